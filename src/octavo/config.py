@@ -1,0 +1,113 @@
+"""EngineConfig: every limit and default of the engine, validated once, in one place."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from octavo.errors import ConfigError
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+
+TILE_TOKENS = 16
+"""Tokens in one K or V tile of the native layout; a block holds a whole number of tiles."""
+
+
+def parse_bytes(size: int | str) -> int:
+    """Turn ``"512MiB"``, ``"2GB"``, ``"1.5 GiB"`` or a plain number into bytes.
+
+    Raises:
+        ConfigError: the text is not a size, or the size is not positive.
+    """
+    if isinstance(size, bool) or not isinstance(size, (int, str)):
+        raise ConfigError(f"a size is a number of bytes or a text such as '512MiB'; got {size!r}")
+    if isinstance(size, int):
+        value = size
+    else:
+        match = _SIZE.fullmatch(size)
+        unit = match.group(2).lower() if match else None
+        if match is None or unit not in _UNITS:
+            raise ConfigError(f"cannot read {size!r} as a size; write a number of bytes, or '512MiB', '2GB'")
+        value = int(float(match.group(1)) * _UNITS[unit])
+    if value <= 0:
+        raise ConfigError(f"a size must be positive; got {size!r}")
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """What an engine is told before it starts. Frozen; an invalid one cannot be made.
+
+    Attributes:
+        block_size: tokens per block, a multiple of 16 up to 1024.
+        kv_memory: bytes for the KV pool (``int`` or ``"512MiB"``). ``None``: ``kv_memory_share`` of the memory
+            that is free at start, but no more than ``max_num_seqs`` sequences of ``max_model_len`` can use.
+        kv_memory_share: see ``kv_memory``; between 0 and 1.
+        max_model_len: most tokens of prompt and output together. ``None``: what the model allows, or what the
+            KV memory holds if that is less.
+        max_num_seqs: most sequences that run in one step.
+        max_num_batched_tokens: most tokens computed in one step. It bounds how long a running decode waits for
+            somebody else's prompt: one such chunk.
+        enable_prefix_caching: share computed blocks across requests.
+        kv_dtype: how keys and values are stored.
+        threads: worker threads of the native core. ``None``: the processors this process may use.
+        isa: instruction set to force. ``None``: the best the machine has, or ``OCTAVO_ISA``.
+        seed: where seeds for requests without one are drawn from. ``None``: the operating system.
+
+    Raises:
+        ConfigError: on construction, naming the field, what was given and what is allowed.
+    """
+
+    block_size: int = 16
+    kv_memory: int | str | None = None
+    kv_memory_share: float = 0.4
+    max_model_len: int | None = None
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 512
+    enable_prefix_caching: bool = True
+    kv_dtype: str = "bf16"
+    threads: int | None = None
+    isa: str | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_int("block_size", self.block_size, 1, 1024)
+        if self.block_size % TILE_TOKENS:
+            raise ConfigError(f"block_size must be a multiple of {TILE_TOKENS}; got {self.block_size}")
+        if self.kv_memory is not None:
+            object.__setattr__(self, "kv_memory", parse_bytes(self.kv_memory))
+        share = self.kv_memory_share
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
+            raise ConfigError(f"kv_memory_share must lie between 0 and 1; got {share!r}")
+        if self.max_model_len is not None:
+            _check_int("max_model_len", self.max_model_len, 1, 2**31 - 1)
+        _check_int("max_num_seqs", self.max_num_seqs, 1, 4096)
+        _check_int("max_num_batched_tokens", self.max_num_batched_tokens, 1, 2**16)
+        if self.kv_dtype != "bf16":
+            raise ConfigError(f"kv_dtype must be 'bf16'; got {self.kv_dtype!r}")
+        if self.threads is not None:
+            _check_int("threads", self.threads, 1, 256)
+        if self.seed is not None:
+            _check_int("seed", self.seed, 0, 2**63 - 1)
+
+    @property
+    def kv_memory_bytes(self) -> int | None:
+        """The byte budget for the KV pool, if one was given."""
+        return None if self.kv_memory is None else parse_bytes(self.kv_memory)
+
+
+def _check_int(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigError(f"{name} must be a whole number from {low} to {high}; got {value!r}")

@@ -1,0 +1,1 @@
+"""What runs next: requests, the scheduler, the step loop."""

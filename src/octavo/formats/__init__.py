@@ -1,0 +1,1 @@
+"""How a key or value is written down: one file per KV format."""

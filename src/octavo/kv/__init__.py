@@ -1,0 +1,1 @@
+"""Who owns which block. Pure Python: no bytes, no numpy, nothing of ours but configuration and formats."""

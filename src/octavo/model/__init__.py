@@ -1,0 +1,1 @@
+"""What computes: the model's description, its weights, and the runner that makes one native call per step."""

@@ -1,0 +1,1 @@
+"""Words to tokens and back: tokenizers, chat templates, incremental detokenisation, stop strings."""
