@@ -1,0 +1,98 @@
+"""Bytes per token, per block and per pool, exactly as the allocator counts them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.config import EngineConfig
+from octavo.errors import CapacityError, ConfigError
+from octavo.formats import bf16
+from octavo.model.spec import ModelSpec
+
+BLOCK_ALIGNMENT = 64
+"""A block is padded once to whole cache lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What the KV pool will be: the start-up summary prints it and the allocator follows it.
+
+    ``num_blocks`` counts the null block, which holds no tokens; ``num_groups`` blocks hold ``block_size`` tokens.
+    """
+
+    block_size: int
+    block_bytes: int
+    num_blocks: int
+    num_groups: int
+    bytes_per_token: int
+    max_model_len: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.num_blocks * self.block_bytes
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens the pool can hold at once."""
+        return (self.num_blocks - 1) // self.num_groups * self.block_size
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that ``num_tokens`` of one sequence occupy, in all layer groups."""
+        return -(-num_tokens // self.block_size) * self.num_groups
+
+
+def bytes_per_token(spec: ModelSpec) -> int:
+    """KV bytes of one token in every layer: the formula, without padding."""
+    return 2 * spec.num_layers * spec.num_kv_heads * bf16.bytes_per_vector(spec.head_dim)
+
+
+def bytes_per_block(spec: ModelSpec, block_size: int) -> int:
+    """Bytes of one block: one layer group's keys and values of ``block_size`` tokens, padded once.
+
+    Groups share one pool, so every block is as large as the group with the most layers needs.
+    """
+    layers = max(len(group) for group in spec.kv_groups)
+    payload = 2 * layers * spec.num_kv_heads * bf16.bytes_per_vector(spec.head_dim) * block_size
+    return -(-payload // BLOCK_ALIGNMENT) * BLOCK_ALIGNMENT
+
+
+def plan(spec: ModelSpec, config: EngineConfig, *, free_memory: int) -> MemoryPlan:
+    """Decide the KV pool before anything is allocated.
+
+    Args:
+        free_memory: bytes free on the machine after the weights are loaded.
+
+    Raises:
+        ConfigError: ``max_model_len`` is more than the model allows.
+        CapacityError: the budget cannot hold one request of ``max_model_len`` tokens.
+    """
+    if config.max_model_len is not None and config.max_model_len > spec.max_position_embeddings:
+        raise ConfigError(
+            f"max_model_len {config.max_model_len} is more than this model's context of "
+            f"{spec.max_position_embeddings} tokens"
+        )
+    block_bytes = bytes_per_block(spec, config.block_size)
+    groups = len(spec.kv_groups)
+    wanted_len = config.max_model_len or spec.max_position_embeddings
+    per_sequence = -(-wanted_len // config.block_size) * groups
+    if config.kv_memory_bytes is not None:
+        num_blocks = config.kv_memory_bytes // block_bytes
+    else:
+        most_useful = 1 + per_sequence * config.max_num_seqs
+        num_blocks = min(int(free_memory * config.kv_memory_share) // block_bytes, most_useful)
+    held = (num_blocks - 1) // groups * config.block_size
+    if held < 1 or (config.max_model_len is not None and held < config.max_model_len):
+        needed = (1 + (per_sequence if config.max_model_len is not None else groups)) * block_bytes
+        length = config.max_model_len or config.block_size
+        raise CapacityError(
+            f"KV memory of {num_blocks * block_bytes:,} bytes holds {max(held, 0)} tokens, too few for one request of "
+            f"{length} tokens, which takes {needed:,} bytes; raise kv_memory or lower max_model_len"
+        )
+    return MemoryPlan(
+        block_size=config.block_size,
+        block_bytes=block_bytes,
+        num_blocks=num_blocks,
+        num_groups=groups,
+        bytes_per_token=bytes_per_token(spec),
+        max_model_len=min(wanted_len, held),
+    )
