@@ -1,0 +1,124 @@
+"""Block: who holds a block and what it contains. FreeBlockQueue: blocks nobody holds, in order of reuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from octavo.kv.hashing import BlockHash
+
+NULL_BLOCK_ID = 0
+"""The null block: always zero, never handed out, never freed. Copying it zeroes the target."""
+
+
+class BlockError(RuntimeError):
+    """The bookkeeping of blocks was used wrongly or is broken: a bug in Octavo, not in a request."""
+
+
+class Block:
+    """One block of one layer group's keys and values: its bookkeeping, not its bytes.
+
+    ``ref_count`` counts the block tables it stands in. ``block_hash``, ``parent_hash``, ``token_ids`` and
+    ``group`` say what a published block contains; an unpublished one has ``block_hash`` None. A full block
+    may be published while it is held; a partial one (a tail, fewer than block_size tokens) only when nobody
+    writes to it any more. A published block is never written.
+    """
+
+    __slots__ = (
+        "block_hash",
+        "block_id",
+        "group",
+        "next",
+        "parent_hash",
+        "previous",
+        "ref_count",
+        "token_ids",
+    )
+
+    def __init__(self, block_id: int) -> None:
+        self.block_id = block_id
+        self.ref_count = 0
+        self.block_hash: BlockHash | None = None
+        self.parent_hash: BlockHash | None = None
+        self.token_ids: tuple[int, ...] = ()
+        self.group = 0
+        self.previous: Block | None = None
+        self.next: Block | None = None
+
+    def set_content(
+        self, block_hash: BlockHash, parent_hash: BlockHash, token_ids: tuple[int, ...], group: int
+    ) -> None:
+        """Mutates: names the content, once until :meth:`reset_content`."""
+        if self.block_hash is not None:
+            raise BlockError(f"{self!r} already has a hash; reset its content before publishing another")
+        self.block_hash = block_hash
+        self.parent_hash = parent_hash
+        self.token_ids = token_ids
+        self.group = group
+
+    def reset_content(self) -> None:
+        """Mutates: forgets what the block contains."""
+        self.block_hash = self.parent_hash = None
+        self.token_ids = ()
+        self.group = 0
+
+    def __repr__(self) -> str:
+        name = "unpublished" if self.block_hash is None else self.block_hash.hex()[:12]
+        return f"Block({self.block_id}, ref_count={self.ref_count}, {name}, {len(self.token_ids)} tokens)"
+
+
+class FreeBlockQueue:
+    """The free blocks, first to be reused in front. Every method but ``len`` and iteration mutates.
+
+    A doubly linked list and not a deque, because a hit takes its blocks out of the middle and that must be
+    O(1). The links live in the blocks, so the queue allocates nothing; two sentinels stand at the ends, so no
+    method asks whether it is at one.
+    """
+
+    __slots__ = ("_back", "_front", "_length")
+
+    def __init__(self) -> None:
+        self._front, self._back = Block(-1), Block(-2)
+        self._front.next, self._back.previous = self._back, self._front
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Block]:
+        """Blocks in order of reuse. Do not change the queue while iterating."""
+        block = self._front.next
+        while block is not None and block is not self._back:
+            yield block
+            block = block.next
+
+    def append(self, block: Block) -> None:
+        """Put ``block`` last in order of reuse."""
+        self._link(self._back.previous, block, self._back)
+
+    def prepend(self, block: Block) -> None:
+        """Put ``block`` first in order of reuse."""
+        self._link(self._front, block, self._front.next)
+
+    def popleft(self) -> Block:
+        """Take out the first block in order of reuse."""
+        block = self._front.next
+        if block is None or block is self._back:
+            raise BlockError("no free block is left; ask for the number of free blocks first")
+        self.remove(block)
+        return block
+
+    def remove(self, block: Block) -> None:
+        """Take ``block`` out from wherever it stands."""
+        previous, following = block.previous, block.next
+        if previous is None or following is None:
+            raise BlockError(f"{block!r} is not in the free queue")
+        previous.next, following.previous = following, previous
+        block.previous = block.next = None
+        self._length -= 1
+
+    def _link(self, previous: Block | None, block: Block, following: Block | None) -> None:
+        if previous is None or following is None or block.next is not None:
+            raise BlockError(f"{block!r} is in the free queue already")
+        block.previous, block.next = previous, following
+        previous.next = following.previous = block
+        self._length += 1

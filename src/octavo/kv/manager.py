@@ -1,0 +1,386 @@
+"""KVCacheManager: the scheduler's only door to the blocks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from octavo.kv.block import NULL_BLOCK_ID, Block, BlockError
+from octavo.kv.hashing import BlockHash, hash_block
+from octavo.kv.pool import BlockPool
+from octavo.kv.prefix import PrefixIndex
+from octavo.kv.sequence import SequenceBlocks
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixHit:
+    """What is cached of a sequence: ``num_tokens`` tokens, the last one of the sequence never among them.
+
+    ``blocks[group]`` are full blocks to share, ``tail`` one partial block per group to copy (or nothing).
+    ``pending``: a running sequence is computing the next full block right now, so waiting saves computing it.
+    Good until the pool changes: admit at once or ask again.
+    """
+
+    num_tokens: int
+    blocks: tuple[list[Block], ...]
+    tail: list[Block]
+    pending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Block copies ``(source, target)`` to execute in order, before anything is computed; source 0 zeroes."""
+
+    copies: list[tuple[int, int]]
+
+
+class KVCacheManager:
+    """Gives sequences their blocks and shares what was computed. ``num_blocks`` counts the null block.
+
+    A sequence is made (:meth:`new_sequence`), admitted with what is cached (:meth:`find_hit`, :meth:`admit`),
+    and then per step extended before its tokens are computed and published after. :meth:`release` ends it, or
+    preempts it: it may be admitted again. A sequence that was admitted with a hit of 10 tokens and room for
+    18, of which it computes 6 now (block_size 4, one character for a token)::
+
+        |oooo|oooo|tt..|....|____|      o  hit.blocks, shared       .  to compute
+         hit.num_tokens                 t  copied from hit.tail     _  free slots
+         <---------->                   fresh blocks: of t, . and _; zeroed, or copied to
+
+    All copies of one step are executed before its first token is computed, in the order in which they were
+    handed out. That order is what makes reuse within a step safe: when a block is freed (by preemption, or as
+    the source of a copy) and handed out again in the same step, the copy that reads it was handed out before
+    the one that overwrites it. So the engine concatenates allocations as it gets them, reorders none, and
+    drops none, not even those of a sequence it preempts in the same step.
+    """
+
+    def __init__(
+        self, *, num_blocks: int, block_size: int, num_groups: int = 1, enable_prefix_caching: bool = True
+    ) -> None:
+        self.block_size = block_size
+        self.num_groups = num_groups
+        self.enable_prefix_caching = enable_prefix_caching
+        self._index = PrefixIndex(block_size=block_size, num_groups=num_groups)
+        self._pool = BlockPool(num_blocks, self._index)
+        self._holders: set[SequenceBlocks] = set()
+        self._announced: Counter[BlockHash] = Counter()  # blocks being computed -> by how many sequences
+
+    def new_sequence(
+        self, tokens: list[int], root: BlockHash, *, read_cache: bool = True, write_cache: bool = True
+    ) -> SequenceBlocks:
+        """A sequence that holds nothing yet. Mutates nothing.
+
+        ``tokens`` is the request's live list: the engine appends to it, and it is read here, never copied.
+        ``read_cache=False`` never uses values of others; ``write_cache=False`` never lets others use its own.
+        """
+        caching = self.enable_prefix_caching
+        return SequenceBlocks(
+            tokens,
+            root,
+            num_groups=self.num_groups,
+            read_cache=read_cache and caching,
+            write_cache=write_cache and caching,
+        )
+
+    def find_hit(self, seq: SequenceBlocks) -> PrefixHit:
+        """The longest cached prefix of ``seq``, never its last token. Read-only (``seq`` learns hashes).
+
+        A last full block that would make the hit complete is left out: its values are needed for the logits
+        of the last token, and a published block is never written.
+        """
+        if not seq.read_cache:
+            return PrefixHit(0, tuple([] for _ in range(self.num_groups)), [], False)
+        usable = len(seq.tokens) - 1
+        usable_blocks = max(usable, 0) // self.block_size
+        seq.hash_blocks(usable_blocks, self.block_size)
+        blocks = self._index.longest_hit(seq.root, seq.hashes, seq.tokens, usable_blocks)
+        index = len(blocks[0])
+        start = index * self.block_size
+        rest = seq.tokens[start : min(usable, start + self.block_size)]
+        tail = self._index.longest_tail(seq.parent_hash(index), rest)
+        num_tokens = start + (len(tail[0].token_ids) if tail else 0)
+        pending = index < usable_blocks and seq.hashes[index] in self._announced
+        return PrefixHit(num_tokens, blocks, tail, pending)
+
+    def admit(self, seq: SequenceBlocks, hit: PrefixHit, num_tokens: int) -> Allocation | None:
+        """Mutates: ``seq`` holds its hit and has room for ``num_tokens`` tokens in all, hit included.
+
+        None: it does not fit, and nothing changed. The full prompt blocks it is about to compute are
+        announced, so that others may wait for them; only admitted sequences announce, so no two can wait for
+        each other.
+
+        Raises:
+            BlockError: ``seq`` is admitted already, the hit is out of date, or no token is left to compute.
+        """
+        self._check_admissible(seq, hit, num_tokens)
+        shared = [block for blocks in hit.blocks for block in blocks]
+        missing = self._blocks_for(num_tokens) - len(hit.blocks[0])
+        # A hit block that nobody holds is taken out of the free ones too.
+        free = self._pool.num_free - sum(block.ref_count == 0 for block in shared)
+        if missing * self.num_groups > free:
+            return None
+        # When there is no room for a tail beside its copy, the tail itself becomes the sequence's block.
+        # Without this a request that needs the whole pool could wait for ever on an idle engine.
+        adopt = bool(hit.tail) and missing * self.num_groups + len(hit.tail) > free
+        # Touch before allocating, or the hit would be evicted to make room for the rest.
+        self._pool.touch(shared)
+        self._pool.touch(hit.tail)
+        copies: list[tuple[int, int]] = []
+        for group, blocks in enumerate(hit.blocks):
+            seq.append_blocks(group, blocks)
+            if adopt:
+                self._index.remove(hit.tail[group])
+                seq.append_blocks(group, [hit.tail[group]])
+            fresh = self._take(missing - adopt)
+            seq.append_blocks(group, fresh)
+            sources = [NULL_BLOCK_ID] * len(fresh)
+            if hit.tail and not adopt:
+                sources[0] = hit.tail[group].block_id
+            copies += [(source, block.block_id) for source, block in zip(sources, fresh, strict=True)]
+        if not adopt:
+            self._pool.free(hit.tail)
+        seq.num_computed = hit.num_tokens
+        seq.num_published = seq.num_announced = len(hit.blocks[0])
+        self._announce(seq)
+        self._holders.add(seq)
+        return Allocation(copies)
+
+    def extend(self, seq: SequenceBlocks, num_tokens: int) -> Allocation | None:
+        """Mutates: ``seq`` has room for ``num_tokens`` tokens in all and owns the block it writes to next.
+
+        A block shared since a fork is copied (copy on write). None: it does not fit, and nothing changed.
+
+        Raises:
+            BlockError: ``seq`` was not admitted.
+        """
+        # Only the block of the next position can be shared and still be written: a fork shares no later one.
+        index = seq.num_computed // self.block_size
+        shared = [
+            group
+            for group, blocks in enumerate(seq.blocks)
+            if index < len(blocks) and blocks[index].ref_count > 1
+        ]
+        missing = self._blocks_for(num_tokens) - len(seq.block_ids[0])
+        if missing <= 0 and not shared:
+            return Allocation([])
+        return self._grow(seq, max(missing, 0), index, shared)
+
+    def publish(self, seq: SequenceBlocks, num_computed_tokens: int) -> None:
+        """Mutates: ``num_computed_tokens`` tokens of ``seq`` are computed; others may share its full blocks.
+
+        Call it after the values were computed, never before. Where somebody else published the same content
+        first, ``seq`` holds that block from now on and gives up its own: their bits are equal, and memory
+        holds them once.
+        """
+        seq.num_computed = num_computed_tokens
+        if seq.write_cache and num_computed_tokens >= (seq.num_published + 1) * self.block_size:
+            self._publish_full_blocks(seq, num_computed_tokens // self.block_size)
+
+    def fork(self, parent: SequenceBlocks, tokens: list[int]) -> SequenceBlocks:
+        """Mutates: a sequence that shares every computed block of ``parent``, the partly filled one included.
+
+        ``tokens`` is the child's own live list and begins with ``parent``'s computed tokens. Whoever extends
+        first copies the partly filled block: with block_size 4 and 6 tokens computed, both hold blocks [7,
+        8]; the first to extend to 7 tokens gets copies [(8, 9)] and holds [7, 9]; the other keeps [7, 8] and
+        writes to 8. Call it between publishing the parent's last step and its next extend.
+
+        Raises:
+            BlockError: ``parent`` was not admitted.
+        """
+        self._check_holds(parent)
+        child = SequenceBlocks(
+            tokens,
+            parent.root,
+            num_groups=self.num_groups,
+            read_cache=parent.read_cache,
+            write_cache=parent.write_cache,
+        )
+        child.hashes = parent.hashes[: parent.num_computed // self.block_size]
+        child.num_computed = parent.num_computed
+        child.num_published = child.num_announced = parent.num_published
+        for group, blocks in enumerate(parent.blocks):
+            computed = blocks[: self._blocks_for(parent.num_computed)]
+            self._pool.touch(computed)
+            child.append_blocks(group, computed)
+        self._holders.add(child)
+        return child
+
+    def release(self, seq: SequenceBlocks, *, publish_tail: bool) -> None:
+        """Mutates: ``seq`` holds nothing any more and may be admitted again. Twice is the same as once.
+
+        ``publish_tail`` lets others copy the computed tokens beyond the last full block. A tail that another
+        sequence still shares, and so may write, is not published.
+        """
+        if seq not in self._holders:
+            return
+        self._retract(seq)
+        if publish_tail and seq.write_cache:
+            self._publish_tail(seq)
+        # In reverse, so that the end of the chain, worth nothing without its beginning, is evicted first.
+        for index in reversed(range(seq.num_blocks)):
+            self._pool.free([blocks[index] for blocks in seq.blocks])
+        seq.clear()
+        self._holders.remove(seq)
+
+    def reset_prefix_cache(self) -> int:
+        """Mutates: every published block that nobody holds is forgotten. Returns how many there were."""
+        return self._pool.evict_free()
+
+    @property
+    def num_blocks(self) -> int:
+        """All blocks, the null block included."""
+        return self._pool.num_blocks
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks nobody holds, cached ones included."""
+        return self._pool.num_free
+
+    @property
+    def num_cached_blocks(self) -> int:
+        """Blocks that a hit can find, held ones included."""
+        return len(self._index)
+
+    @property
+    def usage(self) -> float:
+        """Share of the usable blocks that somebody holds, 0 to 1."""
+        return self.referenced_blocks() / (self.num_blocks - 1)
+
+    def referenced_blocks(self) -> int:
+        """Blocks that somebody holds. An idle engine has none."""
+        return self.num_blocks - 1 - self._pool.num_free
+
+    def check(self) -> None:
+        """Raise BlockError, saying which, if any invariant is broken. Read-only; visits every block."""
+        self._index.check()
+        self._pool.check(Counter(block.block_id for seq in self._holders for block in _blocks_of(seq)))
+        announced: Counter[BlockHash] = Counter()
+        for seq in self._holders:
+            self._check_sequence(seq)
+            announced.update(seq.hashes[seq.num_published : seq.num_announced])
+        if announced != self._announced:
+            raise BlockError("the blocks announced are not those that running sequences are about to publish")
+
+    # Private verbs. Each states what must hold before it; none leaves a change behind when that does not.
+
+    def _blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def _take(self, count: int) -> list[Block]:
+        """Mutates. Blocks that are known to be free."""
+        taken = self._pool.allocate(count)
+        assert taken is not None, f"{count} blocks were counted as free and are not"
+        return taken
+
+    def _grow(self, seq: SequenceBlocks, missing: int, index: int, shared: list[int]) -> Allocation | None:
+        """Mutates. ``missing`` more blocks per group, and own copies of block ``index`` where shared."""
+        self._check_holds(seq)
+        if missing * self.num_groups + len(shared) > self._pool.num_free:
+            return None
+        copies: list[tuple[int, int]] = []
+        for group in shared:
+            source, (target,) = seq.blocks[group][index], self._take(1)
+            copies.append((source.block_id, target.block_id))
+            seq.replace_block(group, index, target)
+            self._pool.free([source])
+        for group in range(self.num_groups):
+            fresh = self._take(missing)
+            copies += [(NULL_BLOCK_ID, block.block_id) for block in fresh]
+            seq.append_blocks(group, fresh)
+        return Allocation(copies)
+
+    def _publish_full_blocks(self, seq: SequenceBlocks, end: int) -> None:
+        """Mutates. Blocks up to ``end``, computed, of a sequence that may write the cache."""
+        self._check_holds(seq)
+        assert end <= seq.num_blocks, f"{end} full blocks computed, {seq.num_blocks} held"
+        seq.hash_blocks(end, self.block_size)
+        for index in range(seq.num_published, end):
+            token_ids = tuple(seq.tokens[index * self.block_size : (index + 1) * self.block_size])
+            for group, blocks in enumerate(seq.blocks):
+                block = blocks[index]
+                found = self._index.publish(
+                    block, group, seq.hashes[index], seq.parent_hash(index), token_ids
+                )
+                if found is None:
+                    # Two contents with one hash. What descends from the second must not be found under the
+                    # first.
+                    self._retract(seq)
+                    seq.write_cache = False
+                    return
+                if found is not block and seq.read_cache:
+                    self._pool.touch([found])
+                    self._pool.free([block])
+                    seq.replace_block(group, index, found)
+            if index < seq.num_announced:
+                self._retract_hash(seq.hashes[index])
+            seq.num_published = index + 1
+
+    def _publish_tail(self, seq: SequenceBlocks) -> None:
+        """Mutates. The computed tokens beyond the last full block, all full blocks being published."""
+        index = seq.num_published
+        assert index == seq.num_computed // self.block_size, "publish computed tokens before the tail"
+        token_ids = tuple(seq.tokens[index * self.block_size : seq.num_computed])
+        if not token_ids or any(blocks[index].ref_count > 1 for blocks in seq.blocks):
+            return
+        parent_hash = seq.parent_hash(index)
+        block_hash = hash_block(parent_hash, token_ids)
+        for group, blocks in enumerate(seq.blocks):
+            self._index.publish(blocks[index], group, block_hash, parent_hash, token_ids)
+
+    def _announce(self, seq: SequenceBlocks) -> None:
+        """Mutates. The full blocks of ``seq``'s tokens beyond its hit, if it may write the cache."""
+        if seq.write_cache:
+            seq.num_announced = len(seq.tokens) // self.block_size
+            seq.hash_blocks(seq.num_announced, self.block_size)
+            self._announced.update(seq.hashes[seq.num_published : seq.num_announced])
+
+    def _retract(self, seq: SequenceBlocks) -> None:
+        """Mutates. ``seq`` will not publish what it announced and has not published yet."""
+        for block_hash in seq.hashes[seq.num_published : seq.num_announced]:
+            self._retract_hash(block_hash)
+        seq.num_announced = seq.num_published
+
+    def _retract_hash(self, block_hash: BlockHash) -> None:
+        self._announced[block_hash] -= 1
+        if not self._announced[block_hash]:
+            del self._announced[block_hash]
+
+    def _check_holds(self, seq: SequenceBlocks) -> None:
+        if seq not in self._holders:
+            raise BlockError("the sequence holds no blocks: admit it first")
+
+    def _check_admissible(self, seq: SequenceBlocks, hit: PrefixHit, num_tokens: int) -> None:
+        if seq in self._holders:
+            raise BlockError("the sequence holds blocks already: release it before admitting it again")
+        if not hit.num_tokens < num_tokens:
+            raise BlockError(
+                f"admit needs room for a token beyond the hit of {hit.num_tokens}; got {num_tokens}"
+            )
+        start = len(hit.blocks[0]) * self.block_size
+        tail_tokens = tuple(seq.tokens[start : hit.num_tokens])
+        if not (
+            all(
+                block.block_hash == block_hash
+                for blocks in hit.blocks
+                for block, block_hash in zip(blocks, seq.hashes, strict=False)
+            )
+            and all(block.token_ids == tail_tokens and block.ref_count == 0 for block in hit.tail)
+        ):
+            raise BlockError("the hit is out of date: its blocks were reused since; call find_hit again")
+
+    def _check_sequence(self, seq: SequenceBlocks) -> None:
+        ids = tuple([block.block_id for block in blocks] for blocks in seq.blocks)
+        if ids != seq.block_ids or len({len(blocks) for blocks in seq.blocks}) != 1:
+            raise BlockError(f"block_ids {seq.block_ids} are not {ids}, or groups differ in length")
+        if not seq.num_published <= seq.num_computed // self.block_size <= seq.num_blocks:
+            raise BlockError(
+                f"{seq.num_published} published blocks, {seq.num_computed} computed tokens and "
+                f"{seq.num_blocks} held blocks of {self.block_size} tokens contradict each other"
+            )
+        for block in _blocks_of(seq):
+            if block.block_hash is not None and len(block.token_ids) < self.block_size:
+                raise BlockError(f"{block!r} is a published tail and stands in a block table")
+
+
+def _blocks_of(seq: SequenceBlocks) -> Iterator[Block]:
+    return (block for blocks in seq.blocks for block in blocks)
