@@ -1,0 +1,282 @@
+#include "decoder/decoder.h"
+
+#include <algorithm>
+
+#include "rotary.h"
+
+namespace octavo {
+namespace {
+
+int round_up(int value, int step) { return (value + step - 1) / step * step; }
+int ceil_div(int value, int step) { return (value + step - 1) / step; }
+
+// A unit of a matrix product holds this many rows, a whole number of micro-kernel tiles.
+constexpr int kRowsPerUnit = 96;
+// Shares of work per thread in a stage: enough to even out, few enough to keep the counter quiet.
+constexpr int kUnitsPerThread = 8;
+
+}  // namespace
+
+// What all threads of one pass share, and each thread's own place in the sequence of stages.
+struct Decoder::Pass {
+  ThreadPool& pool;
+  int thread;
+  const KVPool* kv;
+  const Batch* batch;
+  int stage = 0;
+
+  template <typename F>
+  void run(size_t units, F&& unit) {
+    // Two stages ahead: nobody uses that counter yet, and two barriers lie before anybody does.
+    if (thread == 0) pool.reset(stage + 2);
+    pool.share(stage++, units, unit);
+    pool.barrier();
+  }
+};
+
+Decoder::Decoder(DecoderShape shape, const Kernels& kernels, int threads)
+    : shape_(std::move(shape)), kernels_(kernels), threads_(threads), weights_(shape_) {
+  stride_ = round_up(shape_.hidden_size, kPanel);
+  qkv_stride_ = round_up(shape_.q_size() + 2 * shape_.kv_size(), kPanel);
+  act_stride_ = round_up(shape_.intermediate_size, kPanel);
+}
+
+void Decoder::reserve(int tokens, int logits) {
+  if (tokens > capacity_) {
+    const size_t n = tokens;
+    hidden_ = Memory(sizeof(float) * n * stride_);
+    normed_ = Memory(sizeof(uint16_t) * n * stride_);
+    qkv_ = Memory(sizeof(float) * n * qkv_stride_);
+    q_ = Memory(sizeof(uint16_t) * n * shape_.q_size());
+    attended_ = Memory(sizeof(uint16_t) * n * shape_.q_size());
+    act_ = Memory(sizeof(uint16_t) * n * act_stride_);
+    cos_sin_ = Memory(sizeof(float) * n * shape_.head_dim);
+    seq_of_.resize(n);
+    position_of_.resize(n);
+    capacity_ = tokens;
+  }
+  if (logits > logit_capacity_) {
+    picked_ = Memory(sizeof(uint16_t) * size_t(logits) * stride_);
+    logit_capacity_ = logits;
+  }
+}
+
+void Decoder::forward(const KVPool& kv, const Batch& batch, float* logits) {
+  num_hidden_ = 0;  // should memory run out below, no stale states are left to score
+  reserve(batch.num_tokens, batch.num_logits);
+  for (int s = 0; s < batch.num_seqs; s++)
+    for (int i = batch.query_start_loc[s]; i < batch.query_start_loc[s + 1]; i++) {
+      seq_of_[i] = s;
+      position_of_[i] = batch.seq_lens[s] - batch.query_start_loc[s + 1] + i;
+    }
+  plan_attention(batch);
+  // In order and by one thread: a later copy may read or overwrite the target of an earlier one.
+  for (int i = 0; i < batch.num_copies; i++) kv.copy(batch.copies[2 * i], batch.copies[2 * i + 1]);
+
+  threads_.run([&](int thread) {
+    Pass pass{threads_, thread, &kv, &batch};
+    pass.run(batch.num_tokens, [&](size_t i) {
+      weights_.embed(batch.token_ids[i], hidden_.as<float>() + i * stride_);
+      rotary_factors(position_of_[i], shape_.inv_freq.data(), shape_.head_dim / 2,
+                     cos_sin_.as<float>() + i * shape_.head_dim);
+    });
+    for (int layer = 0; layer < shape_.num_layers(); layer++) run_layer(pass, layer);
+    run_logits(pass, batch.logit_rows, batch.num_logits, logits);
+  });
+  num_hidden_ = batch.num_tokens;
+}
+
+void Decoder::logits_of(const int32_t* rows, int count, float* logits) {
+  reserve(0, count);
+  threads_.run([&](int thread) {
+    Pass pass{threads_, thread, nullptr, nullptr};
+    run_logits(pass, rows, count, logits);
+  });
+}
+
+void Decoder::run_layer(Pass& pass, int layer) {
+  const LayerWeights& w = weights_.layers[layer];
+  const int n = pass.batch->num_tokens;
+  float* hidden = hidden_.as<float>();
+  uint16_t* normed = normed_.as<uint16_t>();
+  const auto norm = [&](const Memory& weight) {
+    pass.run(n, [&](size_t i) {
+      kernels_.rmsnorm(hidden + i * stride_, weight.as<float>(), normed + i * stride_, shape_.hidden_size, stride_,
+                       shape_.norm_eps);
+    });
+  };
+
+  norm(w.attn_norm);
+  run_matrix(pass, w.qkv, normed, stride_, n, qkv_.as<float>(), qkv_stride_, false);
+  pass.run(n, [&](size_t token) { append(pass, layer, int(token)); });
+  run_attention(pass, layer);
+  run_matrix(pass, w.o, attended_.as<uint16_t>(), shape_.q_size(), n, hidden, stride_, true);
+  norm(w.mlp_norm);
+  run_swiglu(pass, w.gate_up, n);
+  run_matrix(pass, w.down, act_.as<uint16_t>(), act_stride_, n, hidden, stride_, true);
+}
+
+void Decoder::run_matrix(Pass& pass, const Packed& w, const uint16_t* x, size_t ldx, int rows, float* out, size_t ldo,
+                         bool add) {
+  const Gemm gemm{x, ldx, w.data(), w.kpairs()};
+  const int row_units = ceil_div(rows, kRowsPerUnit);
+  // Few rows: the weights' way from memory is the cost, and halves of panels share it out evenly.
+  const int cols = row_units == 1 ? kPanel / 2 : kPanel;
+  const int pieces = w.panels() * (kPanel / cols);
+  const int per_unit = row_units > 1 ? 1 : std::max(1, pieces / (threads_.size() * kUnitsPerThread));
+  const int column_units = ceil_div(pieces, per_unit);
+  pass.run(size_t(column_units) * row_units, [&](size_t unit) {
+    const int row0 = int(unit % row_units) * kRowsPerUnit, row1 = std::min(rows, row0 + kRowsPerUnit);
+    const int first = int(unit / row_units) * per_unit, last = std::min(pieces, first + per_unit);
+    for (int piece = first; piece < last; piece++) {
+      const int panel = piece * cols / kPanel, col0 = piece * cols % kPanel;
+      if (add)
+        kernels_.gemm_add(gemm, row0, row1, panel, col0, cols, out, ldo);
+      else
+        kernels_.gemm_store(gemm, row0, row1, panel, col0, cols, out, ldo, w.n);
+    }
+  });
+}
+
+void Decoder::run_swiglu(Pass& pass, const Packed& w, int rows) {
+  const Gemm gemm{normed_.as<uint16_t>(), size_t(stride_), w.data(), w.kpairs()};
+  const int row_units = ceil_div(rows, kRowsPerUnit), cols = row_units == 1 ? kPanel / 2 : kPanel;
+  const int pieces = w.panels() / 2 * (kPanel / cols);
+  pass.run(size_t(pieces) * row_units, [&](size_t unit) {
+    const int row0 = int(unit % row_units) * kRowsPerUnit, row1 = std::min(rows, row0 + kRowsPerUnit);
+    const int piece = int(unit / row_units);
+    kernels_.gemm_swiglu(gemm, row0, row1, piece * cols / kPanel, piece * cols % kPanel, cols, act_.as<uint16_t>(),
+                         act_stride_);
+  });
+}
+
+void Decoder::run_logits(Pass& pass, const int32_t* rows, int count, float* logits) {
+  if (count == 0) return;
+  uint16_t* picked = picked_.as<uint16_t>();
+  pass.run(count, [&](size_t i) {
+    kernels_.rmsnorm(hidden_.as<float>() + size_t(rows[i]) * stride_, weights_.final_norm.as<float>(),
+                     picked + i * stride_, shape_.hidden_size, stride_, shape_.norm_eps);
+  });
+  run_matrix(pass, weights_.output(), picked, stride_, count, logits, shape_.vocab_size, false);
+}
+
+// Rotates one token's queries and key, and writes its key and value into their slot.
+void Decoder::append(const Pass& pass, int layer, int token) const {
+  const Batch& batch = *pass.batch;
+  const KVShape& kv = pass.kv->shape();
+  const int d = shape_.head_dim, position = position_of_[token];
+  const float* x = qkv_.as<float>() + size_t(token) * qkv_stride_;
+  const float* cos_sin = cos_sin_.as<float>() + size_t(token) * d;
+  for (int head = 0; head < shape_.num_heads; head++)
+    kernels_.rotate(x + head * d, cos_sin, d, q_.as<uint16_t>() + size_t(token) * shape_.q_size() + head * d);
+
+  const int32_t* table =
+      batch.block_tables + (size_t(kv.layer_group[layer]) * batch.num_seqs + seq_of_[token]) * batch.table_width;
+  uint8_t* block = pass.kv->block(table[position / kv.block_size]);
+  const size_t tile = size_t(position % kv.block_size / kTileTokens) * kTileTokens * d;
+  for (int head = 0; head < shape_.num_kv_heads; head++) {
+    uint16_t* keys = reinterpret_cast<uint16_t*>(block + pass.kv->key_offset(layer, head)) + tile;
+    uint16_t* values = reinterpret_cast<uint16_t*>(block + pass.kv->value_offset(layer, head)) + tile;
+    kernels_.rotate_into_tile(x + shape_.q_size() + head * d, cos_sin, d, keys, position % kTileTokens);
+    kernels_.value_into_tile(x + shape_.q_size() + shape_.kv_size() + head * d, d, values, position % kTileTokens);
+  }
+}
+
+// Cuts the attention of a layer into units of about equal cost: the same cut serves every layer.
+void Decoder::plan_attention(const Batch& batch) {
+  units_.clear();
+  merges_.clear();
+  const int group = shape_.num_heads / shape_.num_kv_heads;
+  const auto splits_of = [&](int s) { return ceil_div(batch.seq_lens[s], kSplit); };
+  const auto rows_of = [&](int s) { return (batch.query_start_loc[s + 1] - batch.query_start_loc[s]) * group; };
+  size_t cost = 0;  // in row tiles times splits
+  for (int s = 0; s < batch.num_seqs; s++)
+    cost += size_t(shape_.num_kv_heads) * ceil_div(rows_of(s), kRowTile) * splits_of(s);
+  const int share = int(std::max<size_t>(1, cost / (size_t(threads_.size()) * kUnitsPerThread)));
+
+  int partials = 0;
+  for (int s = 0; s < batch.num_seqs; s++)
+    for (int head = 0; head < shape_.num_kv_heads; head++) {
+      const int rows = rows_of(s), splits = splits_of(s);
+      if (splits <= share) {  // several row tiles to a unit, as long as they are cheap
+        const int step = std::clamp(share / splits, 1, 8) * kRowTile;
+        for (int row = 0; row < rows; row += step)
+          units_.push_back({s, head, row, std::min(step, rows - row), 0, splits, -1});
+        continue;
+      }
+      for (int row = 0; row < rows; row += kRowTile) {
+        const int count = std::min(kRowTile, rows - row);
+        for (int split = 0; split < splits; split += share)
+          units_.push_back({s, head, row, count, split, std::min(splits, split + share), partials + split});
+        merges_.push_back({s, head, row, count, splits, partials});
+        partials += splits;
+      }
+    }
+  partial_states_.resize(size_t(partials) * kRowTile);
+  partial_acc_.resize(size_t(partials) * kRowTile * shape_.head_dim);
+}
+
+Attention Decoder::view(const Pass& pass, int layer, int seq, int head) const {
+  const Batch& batch = *pass.batch;
+  const KVShape& kv = pass.kv->shape();
+  const int group = shape_.num_heads / shape_.num_kv_heads, start = batch.query_start_loc[seq];
+  return {
+      .q = q_.as<uint16_t>() + size_t(start) * shape_.q_size() + size_t(head) * group * shape_.head_dim,
+      .ldq = size_t(shape_.q_size()),
+      .pool = pass.kv->data(),
+      .block_table = batch.block_tables + (size_t(kv.layer_group[layer]) * batch.num_seqs + seq) * batch.table_width,
+      .block_bytes = pass.kv->block_bytes(),
+      .k_offset = pass.kv->key_offset(layer, head),
+      .v_offset = pass.kv->value_offset(layer, head),
+      .block_size = kv.block_size,
+      .head_dim = shape_.head_dim,
+      .group = group,
+      .first_position = position_of_[start],
+      .window = shape_.windows[layer],
+      .scale_log2 = shape_.attention_scale * 1.4426950408889634f,
+  };
+}
+
+void Decoder::run_attention(Pass& pass, int layer) {
+  const int d = shape_.head_dim, group = shape_.num_heads / shape_.num_kv_heads;
+  const auto finish = [&](int seq, int head, int row, const RowState& state, const float* acc) {
+    const size_t token = pass.batch->query_start_loc[seq] + row / group;
+    uint16_t* out = attended_.as<uint16_t>() + token * shape_.q_size() + (size_t(head) * group + row % group) * d;
+    kernels_.finish(state, acc, d, out);
+  };
+
+  pass.run(units_.size(), [&](size_t i) {
+    const AttentionUnit& unit = units_[i];
+    const Attention attention = view(pass, layer, unit.seq, unit.head);
+    if (unit.partial >= 0) {
+      for (int split = unit.split0; split < unit.split1; split++) {
+        const size_t slot = size_t(unit.partial + split - unit.split0) * kRowTile;
+        kernels_.attend(attention, unit.row0, unit.rows, split, split + 1, &partial_states_[slot],
+                        &partial_acc_[slot * d]);
+      }
+      return;
+    }
+    RowState states[kRowTile];
+    alignas(64) float acc[kRowTile * kMaxHeadDim];
+    for (int row = unit.row0; row < unit.row0 + unit.rows; row += kRowTile) {
+      const int rows = std::min(kRowTile, unit.row0 + unit.rows - row);
+      kernels_.attend(attention, row, rows, 0, unit.split1, states, acc);
+      for (int r = 0; r < rows; r++) finish(unit.seq, unit.head, row + r, states[r], acc + r * d);
+    }
+  });
+  if (merges_.empty()) return;
+  pass.run(merges_.size(), [&](size_t i) {
+    const MergeUnit& unit = merges_[i];
+    for (int r = 0; r < unit.rows; r++) {
+      RowState total = partial_states_[size_t(unit.partial) * kRowTile + r];
+      float* acc = &partial_acc_[(size_t(unit.partial) * kRowTile + r) * d];
+      for (int split = 1; split < unit.splits; split++) {
+        const size_t next = size_t(unit.partial + split) * kRowTile + r;
+        kernels_.merge(total, acc, partial_states_[next], &partial_acc_[next * d], d);
+      }
+      finish(unit.seq, unit.head, unit.row0 + r, total, acc);
+    }
+  });
+}
+
+}  // namespace octavo

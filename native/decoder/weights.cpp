@@ -1,0 +1,161 @@
+#include "decoder/weights.h"
+
+#include <cstring>
+#include <stdexcept>
+
+#include "bf16.h"
+
+namespace octavo {
+namespace {
+
+constexpr int kPanelRows = 64;
+
+size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
+
+// Rows of `source` [rows, k] into the panel rows first, first + 1, ...
+void pack_rows(Packed& target, const uint16_t* source, int rows, int first) {
+  const int k = target.k, kpairs = target.kpairs();
+  uint32_t* out = target.memory.as<uint32_t>();
+  // Short runs of k for all rows of a panel keep the strided writes within the cache.
+  constexpr int kRun = 64;
+  for (int row0 = 0; row0 < rows; row0 += kPanelRows) {
+    const int row1 = row0 + kPanelRows < rows ? row0 + kPanelRows : rows;
+    for (int kp0 = 0; kp0 < kpairs; kp0 += kRun) {
+      const int kp1 = kp0 + kRun < kpairs ? kp0 + kRun : kpairs;
+      for (int row = row0; row < row1; row++) {
+        const size_t n = size_t(first) + row;
+        uint32_t* base = out + n / kPanelRows * kpairs * kPanelRows + n % kPanelRows;
+        const uint16_t* x = source + size_t(row) * k;
+        for (int kp = kp0; kp < kp1; kp++) {
+          const uint32_t even = x[2 * kp], odd = 2 * kp + 1 < k ? x[2 * kp + 1] : 0;
+          base[size_t(kp) * kPanelRows] = even | odd << 16;
+        }
+      }
+    }
+  }
+}
+
+// Rows go to every other panel: gates to the even ones (which = 0), ups to the odd ones.
+void pack_alternate(Packed& target, const uint16_t* source, int rows, int which) {
+  for (int row = 0; row < rows; row += kPanelRows) {
+    const int count = rows - row < kPanelRows ? rows - row : kPanelRows;
+    pack_rows(target, source + size_t(row) * target.k, count, 2 * row + which * kPanelRows);
+  }
+}
+
+std::string shape_text(const std::vector<size_t>& dims) {
+  std::string text = "[";
+  for (size_t i = 0; i < dims.size(); i++) text += (i ? ", " : "") + std::to_string(dims[i]);
+  return text + "]";
+}
+
+void expect(const std::string& slot, const std::vector<size_t>& dims, const std::vector<size_t>& wanted) {
+  if (dims != wanted)
+    throw std::invalid_argument("tensor for " + slot + " has shape " + shape_text(dims) + ", expected " +
+                                shape_text(wanted));
+}
+
+}  // namespace
+
+Packed::Packed(int n, int k) : n(n), k(k), memory(sizeof(uint32_t) * panels() * kPanelRows * kpairs()) {}
+
+Weights::Weights(const DecoderShape& s) : shape_(s), tied_(s.tie_word_embeddings) {
+  const size_t norm_bytes = sizeof(float) * round_up(s.hidden_size, kPanelRows);
+  const int gates = int(round_up(s.intermediate_size, kPanelRows));
+  for (int i = 0; i < s.num_layers(); i++) {
+    LayerWeights layer;
+    layer.attn_norm = Memory(norm_bytes);
+    layer.mlp_norm = Memory(norm_bytes);
+    layer.qkv = Packed(s.q_size() + 2 * s.kv_size(), s.hidden_size);
+    layer.o = Packed(s.hidden_size, s.q_size());
+    layer.gate_up = Packed(2 * gates, s.hidden_size);
+    layer.down = Packed(s.hidden_size, s.intermediate_size);
+    layers.push_back(std::move(layer));
+  }
+  final_norm = Memory(norm_bytes);
+  if (tied_) {
+    embed_packed = Packed(s.vocab_size, s.hidden_size);
+  } else {
+    embed_rows = Memory(sizeof(uint16_t) * s.vocab_size * size_t(s.hidden_size));
+    lm_head = Packed(s.vocab_size, s.hidden_size);
+  }
+}
+
+void Weights::set(const std::string& slot, int layer, const uint16_t* tensor, const std::vector<size_t>& dims) {
+  const size_t hidden = shape_.hidden_size, vocab = shape_.vocab_size, gates = shape_.intermediate_size;
+  const size_t q = shape_.q_size(), kv = shape_.kv_size();
+  if (layer == -1) {
+    if (slot == "final_norm") return expect(slot, dims, {hidden}), set_norm(final_norm, tensor);
+    if (slot == "embed") {
+      expect(slot, dims, {vocab, hidden});
+      if (tied_)
+        pack_rows(embed_packed, tensor, int(vocab), 0);
+      else
+        std::memcpy(embed_rows.data(), tensor, embed_rows.bytes());
+      return;
+    }
+    if (slot == "lm_head" && !tied_)
+      return expect(slot, dims, {vocab, hidden}), pack_rows(lm_head, tensor, int(vocab), 0);
+  } else if (layer >= 0 && layer < int(layers.size())) {
+    LayerWeights& w = layers[layer];
+    if (slot == "attn_norm") return expect(slot, dims, {hidden}), set_norm(w.attn_norm, tensor);
+    if (slot == "mlp_norm") return expect(slot, dims, {hidden}), set_norm(w.mlp_norm, tensor);
+    if (slot == "q") return expect(slot, dims, {q, hidden}), pack_rows(w.qkv, tensor, int(q), 0);
+    if (slot == "k") return expect(slot, dims, {kv, hidden}), pack_rows(w.qkv, tensor, int(kv), int(q));
+    if (slot == "v") return expect(slot, dims, {kv, hidden}), pack_rows(w.qkv, tensor, int(kv), int(q + kv));
+    if (slot == "o") return expect(slot, dims, {hidden, q}), pack_rows(w.o, tensor, int(hidden), 0);
+    if (slot == "gate") return expect(slot, dims, {gates, hidden}), pack_alternate(w.gate_up, tensor, int(gates), 0);
+    if (slot == "up") return expect(slot, dims, {gates, hidden}), pack_alternate(w.gate_up, tensor, int(gates), 1);
+    if (slot == "down") return expect(slot, dims, {hidden, gates}), pack_rows(w.down, tensor, int(hidden), 0);
+  }
+  throw std::invalid_argument("there is no slot '" + slot + "' at layer " + std::to_string(layer));
+}
+
+void Weights::set_norm(Memory& target, const uint16_t* tensor) const {
+  for (int i = 0; i < shape_.hidden_size; i++) target.as<float>()[i] = from_bf16(tensor[i]);
+}
+
+std::vector<Buffer> Weights::buffers() const {
+  std::vector<Buffer> list;
+  const auto append = [&list](std::string name, const Memory& memory) {
+    if (memory.bytes() > 0) list.push_back({std::move(name), memory.data(), memory.bytes()});
+  };
+  append("embed", tied_ ? embed_packed.memory : embed_rows);
+  append("lm_head", lm_head.memory);
+  append("final_norm", final_norm);
+  for (size_t i = 0; i < layers.size(); i++) {
+    const std::string prefix = "layers." + std::to_string(i) + ".";
+    append(prefix + "attn_norm", layers[i].attn_norm);
+    append(prefix + "qkv", layers[i].qkv.memory);
+    append(prefix + "o", layers[i].o.memory);
+    append(prefix + "mlp_norm", layers[i].mlp_norm);
+    append(prefix + "gate_up", layers[i].gate_up.memory);
+    append(prefix + "down", layers[i].down.memory);
+  }
+  return list;
+}
+
+size_t Weights::bytes() const {
+  size_t total = 0;
+  for (const Buffer& buffer : buffers()) total += buffer.bytes;
+  return total;
+}
+
+void Weights::embed(int token, float* out) const {
+  const int hidden = shape_.hidden_size;
+  if (!tied_) {
+    const uint16_t* row = embed_rows.as<uint16_t>() + size_t(token) * hidden;
+    for (int i = 0; i < hidden; i++) out[i] = from_bf16(row[i]);
+    return;
+  }
+  const int kpairs = embed_packed.kpairs();
+  const uint32_t* base =
+      embed_packed.memory.as<uint32_t>() + size_t(token / kPanelRows) * kpairs * kPanelRows + token % kPanelRows;
+  for (int kp = 0; kp < kpairs; kp++) {
+    const uint32_t pair = base[size_t(kp) * kPanelRows];
+    out[2 * kp] = from_bf16(uint16_t(pair));
+    out[2 * kp + 1] = from_bf16(uint16_t(pair >> 16));
+  }
+}
+
+}  // namespace octavo

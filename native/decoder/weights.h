@@ -1,0 +1,78 @@
+// Packed weights: bf16 panels of 64 outputs with k-pairs interleaved, [N / 64][K / 2][64][2].
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "memory.h"
+
+namespace octavo {
+
+struct DecoderShape {
+  int vocab_size, hidden_size, intermediate_size, num_heads, num_kv_heads, head_dim;
+  float norm_eps, attention_scale;
+  bool tie_word_embeddings;
+  std::vector<float> inv_freq;  // [head_dim / 2]
+  std::vector<int> windows;     // per layer; 0 for all
+
+  int num_layers() const { return int(windows.size()); }
+  int q_size() const { return num_heads * head_dim; }
+  int kv_size() const { return num_kv_heads * head_dim; }
+};
+
+// A matrix [n, k] in panels; rows beyond n and the odd column beyond k are zero.
+struct Packed {
+  int n = 0, k = 0;
+  Memory memory;
+
+  Packed() = default;
+  Packed(int n, int k);
+  int panels() const { return (n + 63) / 64; }
+  int kpairs() const { return (k + 1) / 2; }
+  const uint16_t* data() const { return memory.as<uint16_t>(); }
+};
+
+struct LayerWeights {
+  Memory attn_norm, mlp_norm;  // fp32 [hidden rounded up to 64]
+  Packed qkv;                  // rows of q, then k, then v
+  Packed o;
+  Packed gate_up;  // panel 2i holds 64 gates, panel 2i + 1 their ups
+  Packed down;
+};
+
+struct Buffer {
+  std::string name;
+  uint8_t* data;
+  size_t bytes;
+};
+
+class Weights {
+ public:
+  explicit Weights(const DecoderShape& shape);
+
+  // Packs a row-major bf16 tensor into its slot. Throws std::invalid_argument if there is no such slot or the shape
+  // is not its own.
+  void set(const std::string& slot, int layer, const uint16_t* tensor, const std::vector<size_t>& dims);
+  // Every buffer by name, in a fixed order.
+  std::vector<Buffer> buffers() const;
+  size_t bytes() const;
+
+  // The matrix that logits are computed with: the embedding itself when tied.
+  const Packed& output() const { return tied_ ? embed_packed : lm_head; }
+  // One token's embedding as fp32 [hidden].
+  void embed(int token, float* out) const;
+
+  std::vector<LayerWeights> layers;
+  Memory final_norm;
+  Memory embed_rows;    // untied: bf16 [vocab, hidden], as rows are all that is read
+  Packed embed_packed;  // tied: panels, which serve rows and logits alike
+  Packed lm_head;       // untied only
+
+ private:
+  void set_norm(Memory& target, const uint16_t* tensor) const;
+
+  DecoderShape shape_;
+  bool tied_;
+};
+
+}  // namespace octavo

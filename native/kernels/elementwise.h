@@ -1,0 +1,33 @@
+// RMSNorm, rotary embedding and the writing of keys and values into tiles. Included once per instruction set.
+#pragma once
+
+static void rmsnorm(const float* x, const float* weight, uint16_t* out, int hidden, int stride, float eps) {
+  F squares = zero();
+  for (int i = 0; i < stride; i += kLanes) squares = fma(load(x + i), load(x + i), squares);
+  const float scale = 1.0f / __builtin_sqrtf(reduce_add(squares) / float(hidden) + eps);
+  for (int i = 0; i < stride; i += kLanes) store_bf16(out + i, mul(mul(load(x + i), set1(scale)), load(weight + i)));
+}
+
+// cos_sin holds head_dim / 2 cosines, then as many sines. Element i turns with element i + head_dim / 2.
+static void rotate(const float* x, const float* cos_sin, int head_dim, uint16_t* out) {
+  const int half = head_dim / 2;
+  const float *cosine = cos_sin, *sine = cos_sin + half;
+  for (int i = 0; i < half; i++) {
+    out[i] = round_bf16(x[i] * cosine[i] - x[i + half] * sine[i]);
+    out[i + half] = round_bf16(x[i + half] * cosine[i] + x[i] * sine[i]);
+  }
+}
+
+static void rotate_into_tile(const float* x, const float* cos_sin, int head_dim, uint16_t* tile, int slot) {
+  uint16_t rotated[kMaxHeadDim];
+  rotate(x, cos_sin, head_dim, rotated);
+  for (int i = 0; i < head_dim; i += 2) {
+    tile[i * kTileTokens + 2 * slot] = rotated[i];
+    tile[i * kTileTokens + 2 * slot + 1] = rotated[i + 1];
+  }
+}
+
+static void value_into_tile(const float* x, int head_dim, uint16_t* tile, int slot) {
+  uint16_t* row = tile + (slot / 2) * 2 * head_dim + slot % 2;
+  for (int i = 0; i < head_dim; i++) row[2 * i] = round_bf16(x[i]);
+}

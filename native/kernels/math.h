@@ -1,0 +1,66 @@
+// exp2 on vectors, the bf16 rounding of scalars, and small loops over rows. Included once per instruction set,
+// inside its namespace, after its vec.h.
+#pragma once
+
+static inline uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
+
+static inline uint16_t round_bf16(float x) {
+  uint32_t bits = bits_of(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t((bits >> 16) | 0x40);
+  return uint16_t((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// 2^x for x <= 0 (and a little above), relative error below 2e-7; exactly 0 from -127 down, -inf included.
+// 2^x = 2^n * 2^f with n = round(x), |f| <= 1/2, and the Taylor polynomial of degree 6 for 2^f.
+static inline F exp2_of(F x) {
+  x = max(x, set1(-127.0f));
+  F n = round(x);
+  F f = sub(x, n);
+  F p = set1(1.5403530e-4f);
+  p = fma(p, f, set1(1.3333558e-3f));
+  p = fma(p, f, set1(9.6181291e-3f));
+  p = fma(p, f, set1(5.5504109e-2f));
+  p = fma(p, f, set1(2.4022651e-1f));
+  p = fma(p, f, set1(6.9314718e-1f));
+  p = fma(p, f, set1(1.0f));
+  return scale_by_power(p, n);
+}
+
+static inline float exp2_of(float x) {
+  float lanes[kLanes];
+  store(lanes, exp2_of(set1(x)));
+  return lanes[0];
+}
+
+static float row_max(const float* x, int n) {
+  F best = set1(-__builtin_inff());
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) best = max(best, load(x + i));
+  float result = reduce_max(best);
+  for (; i < n; i++) result = x[i] > result ? x[i] : result;
+  return result;
+}
+
+constexpr float kLog2e = 1.4426950408889634f;
+
+static void exp_into(const float* x, int n, float max, float scale, float* out) {
+  const float factor = scale * kLog2e;
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(out + i, exp2_of(mul(sub(load(x + i), set1(max)), set1(factor))));
+  for (; i < n; i++) out[i] = exp2_of((x[i] - max) * factor);
+}
+
+static float sum_exp(const float* x, int n, float max, float scale) {
+  const float factor = scale * kLog2e;
+  // Chunks keep the running sums small beside the total: 49,152 equal terms in one float lose six digits.
+  double total = 0;
+  int i = 0;
+  while (i + kLanes <= n) {
+    F sum = zero();
+    for (int end = i + 64 * kLanes; i + kLanes <= n && i < end; i += kLanes)
+      sum = add(sum, exp2_of(mul(sub(load(x + i), set1(max)), set1(factor))));
+    total += double(reduce_add(sum));
+  }
+  for (; i < n; i++) total += double(exp2_of((x[i] - max) * factor));
+  return float(total);
+}

@@ -1,0 +1,101 @@
+// The kernels as the rest of the core sees them: one table of function pointers per instruction set.
+//
+// Kernels are arithmetic without policy. None knows about threads, requests or memory management; each computes
+// every output in one fixed order, so that it does not matter who calls it or with how many rows.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace octavo {
+
+constexpr int kPanel = 64;       // outputs in one packed panel of weights
+constexpr int kRowTile = 6;      // query rows that attention takes through the keys together
+constexpr int kTileTokens = 16;  // tokens in one K or V tile of a block
+constexpr int kKeyTile = 64;     // keys per step of the attention recurrence, aligned to position 0
+constexpr int kSplit = 256;      // keys after which the recurrence starts afresh, aligned to position 0
+constexpr int kMaxHeadDim = 512;
+
+// out[row, :] = x[row, :] . w^T for one panel of outputs.
+struct Gemm {
+  const uint16_t* x;  // bf16 [rows, ldx], ldx >= 2 * kpairs
+  size_t ldx;
+  const uint16_t* w;  // packed bf16 [panels][kpairs][64][2]
+  int kpairs;
+};
+
+// What one query row has seen so far: out = acc / sum, with logits measured against max (in units of log2).
+struct RowState {
+  float max, sum;
+};
+
+// The keys and values of one sequence, one layer and one KV head, and the queries that look at them.
+struct Attention {
+  const uint16_t* q;  // bf16 [tokens, ldq] of this sequence, already at the first head of the group
+  size_t ldq;
+  const uint8_t* pool;         // block b starts at pool + b * block_bytes
+  const int32_t* block_table;  // [ceil(seq_len / block_size)]
+  size_t block_bytes;
+  size_t k_offset, v_offset;  // bytes from a block's start to this layer's and head's tiles
+  int block_size;
+  int head_dim;
+  int group;           // query heads per KV head; row = token * group + head
+  int first_position;  // of token 0
+  int window;          // keys a query sees, itself included; 0 for all
+  float scale_log2;    // logit scale times log2(e)
+};
+
+struct Kernels {
+  const char* name;
+
+  // rows [row0, row1) x columns [col0, col0 + cols) of one panel; cols is 32 or 64.
+  void (*gemm_store)(const Gemm&, int row0, int row1, int panel, int col0, int cols, float* out, size_t ldo, int limit);
+  void (*gemm_add)(const Gemm&, int row0, int row1, int panel, int col0, int cols, float* out, size_t ldo);
+  // act = silu(gate) * up; panels 2 * pair and 2 * pair + 1 of w hold 64 gates and their 64 ups.
+  void (*gemm_swiglu)(const Gemm&, int row0, int row1, int pair, int col0, int cols, uint16_t* act, size_t lda);
+
+  // out = bf16(x * rsqrt(mean(x^2) + eps) * weight); stride is a multiple of 64, zero beyond hidden.
+  void (*rmsnorm)(const float* x, const float* weight, uint16_t* out, int hidden, int stride, float eps);
+
+  // Rotate one head (rotate-half) by cos and sin [head_dim / 2] and round to bf16; out element i at out[i].
+  void (*rotate)(const float* x, const float* cos_sin, int head_dim, uint16_t* out);
+  // The same into slot `slot` of a K tile [head_dim / 2][16][2].
+  void (*rotate_into_tile)(const float* x, const float* cos_sin, int head_dim, uint16_t* tile, int slot);
+  // Round one value vector into slot `slot` of a V tile [8][head_dim][2].
+  void (*value_into_tile)(const float* x, int head_dim, uint16_t* tile, int slot);
+
+  // Splits [split0, split1) of rows [row0, row0 + rows), rows <= 6, merged left to right into state and
+  // acc [rows, head_dim]. A row that sees none of these keys ends with max = -inf.
+  void (*attend)(const Attention&, int row0, int rows, int split0, int split1, RowState* state, float* acc);
+  // Fold (state, acc) of the next splits into the total so far; both [head_dim].
+  void (*merge)(RowState& total, float* total_acc, const RowState& next, const float* next_acc, int head_dim);
+  // out = bf16(acc / sum).
+  void (*finish)(const RowState& state, const float* acc, int head_dim, uint16_t* out);
+
+  float (*row_max)(const float* x, int n);
+  // Sum of exp((x - max) * scale) in a fixed order.
+  float (*sum_exp)(const float* x, int n, float max, float scale);
+  // out = exp((x - max) * scale)
+  void (*exp_into)(const float* x, int n, float max, float scale, float* out);
+};
+
+// Null if this build or this machine lacks the instruction set.
+const Kernels* find_kernels(const char* name);
+// Names this machine can run, best first, ending in null.
+const char* const* supported_isas();
+
+namespace generic {
+extern const Kernels kernels;
+}
+#ifdef OCTAVO_X86
+namespace avx2 {
+extern const Kernels kernels;
+}
+namespace avx512 {
+extern const Kernels kernels;
+}
+namespace avx512_bf16 {
+extern const Kernels kernels;
+}
+#endif
+
+}  // namespace octavo

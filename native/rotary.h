@@ -1,0 +1,10 @@
+// cos and sin of rotary angles, the same bits on every machine: no libm, whose versions differ in the last place.
+#pragma once
+
+namespace octavo {
+
+// out[0..half) = cos(position * inv_freq[i]), out[half..2 * half) = the sines. The angle is rounded to float first,
+// as transformers computes it; everything after is in double and rounded once.
+void rotary_factors(int position, const float* inv_freq, int half, float* out);
+
+}  // namespace octavo

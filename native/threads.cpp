@@ -1,0 +1,105 @@
+#include "threads.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+namespace octavo {
+namespace {
+
+// Long enough to bridge the Python between two passes, short enough not to burn an idle machine.
+constexpr int kSpinBetweenPasses = 20000;
+// Inside a pass everybody arrives within microseconds, unless a processor was taken away.
+constexpr int kSpinInsidePass = 4000;
+
+inline void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Returns once value differs from old.
+template <typename T>
+void await_change(const std::atomic<T>& value, T old, int spins) {
+  for (int i = 0; i < spins; i++) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    relax();
+  }
+  while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
+}
+
+// Processors the cgroup allows, or 0 if it does not say.
+double cgroup_quota() {
+  std::ifstream v2("/sys/fs/cgroup/cpu.max");
+  std::string quota;
+  double period = 0;
+  if (v2 >> quota >> period && quota != "max" && period > 0) return std::strtod(quota.c_str(), nullptr) / period;
+  std::ifstream v1_quota("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), v1_period("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
+  double microseconds = 0;
+  if (v1_quota >> microseconds && v1_period >> period && microseconds > 0 && period > 0) return microseconds / period;
+  return 0;
+}
+
+}  // namespace
+
+int available_threads() {
+  int count = int(std::thread::hardware_concurrency());
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) count = CPU_COUNT(&set);
+  const double quota = cgroup_quota();
+  if (quota > 0) count = std::min(count, int(std::ceil(quota)));
+  return std::max(count, 1);
+}
+
+void Barrier::wait() {
+  if (threads_ == 1) return;
+  const unsigned phase = phase_.load(std::memory_order_acquire);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
+    arrived_.store(0, std::memory_order_relaxed);
+    phase_.store(phase + 1, std::memory_order_release);
+    phase_.notify_all();
+  } else {
+    await_change(phase_, phase, kSpinInsidePass);
+  }
+}
+
+ThreadPool::ThreadPool(int threads) : barrier_(threads) {
+  workers_.reserve(threads - 1);
+  for (int i = 1; i < threads; i++) workers_.emplace_back([this, i] { work(i); });
+}
+
+ThreadPool::~ThreadPool() {
+  stop_.store(true, std::memory_order_relaxed);
+  epoch_.fetch_add(1, std::memory_order_release);
+  epoch_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::run(const std::function<void(int)>& job) {
+  for (int i = 0; i < kCounters; i++) reset(i);
+  job_ = &job;
+  running_.store(int(workers_.size()), std::memory_order_relaxed);
+  epoch_.fetch_add(1, std::memory_order_release);
+  epoch_.notify_all();
+  job(0);
+  for (int left; (left = running_.load(std::memory_order_acquire)) != 0;) await_change(running_, left, kSpinInsidePass);
+}
+
+void ThreadPool::work(int thread) {
+  unsigned seen = 0;
+  while (true) {
+    await_change(epoch_, seen, kSpinBetweenPasses);
+    seen++;
+    if (stop_.load(std::memory_order_relaxed)) return;
+    (*job_)(thread);
+    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_all();
+  }
+}
+
+}  // namespace octavo
