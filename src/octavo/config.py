@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from octavo.errors import ConfigError
 
@@ -44,6 +46,17 @@ def parse_bytes(size: int | str) -> int:
     if value <= 0:
         raise ConfigError(f"a size must be positive; got {size!r}")
     return value
+
+
+def user_cache() -> Path:
+    """The folder Octavo keeps fetched models and packed copies in; not created here.
+
+    ``$OCTAVO_CACHE``, else ``$XDG_CACHE_HOME/octavo``, else ``~/.cache/octavo``.
+    """
+    if chosen := os.environ.get("OCTAVO_CACHE"):
+        return Path(chosen).expanduser()
+    shared = os.environ.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else Path.home() / ".cache") / "octavo"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

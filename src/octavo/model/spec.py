@@ -1,4 +1,4 @@
-"""ModelSpec: a decoder described as data. The native core runs what it lists; nothing else knows architectures."""
+"""ModelSpec: a decoder described as data. The native core runs it; nothing else knows architectures."""
 
 from __future__ import annotations
 
@@ -11,30 +11,43 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from octavo.errors import UnsupportedModelError
+
+ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
+"""What :class:`ModelSpec` can describe so far, by the names transformers gives them."""
+MAX_LAYERS = 2**12
+HEAD_DIM_MULTIPLE = 16
+"""The native attention works on head dimensions that are a multiple of this."""
+
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
     """Rotary position embedding with its scaling resolved (rotate-half convention, whole head).
 
-    ``kind``: ``"default"``; ``"linear"`` divides every frequency by ``factor``; ``"llama3"`` divides the low ones
-    by ``factor`` and blends between (Llama 3.1). Frequencies that depend on the current length do not exist here.
+    ``kind``: ``"default"``; ``"linear"`` divides every frequency by ``factor``; ``"llama3"`` divides the low
+    ones by ``factor`` and blends between (Llama 3.1); ``"factors"`` divides each by its own of
+    ``freq_factors``, which is how a GGUF file writes the same thing down. Frequencies that depend on the
+    current length do not exist here.
     """
 
     theta: float
-    kind: Literal["default", "linear", "llama3"] = "default"
+    kind: Literal["default", "linear", "llama3", "factors"] = "default"
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position_embeddings: int = 8192
+    freq_factors: tuple[float, ...] = ()
 
     def inv_freq(self, head_dim: int) -> npt.NDArray[np.float32]:
-        """Inverse frequencies, float32 ``[head_dim / 2]``, computed in float32 as transformers computes them."""
+        """Inverse frequencies, float32 ``[head_dim / 2]``, computed in float32 as in transformers."""
         exponent = np.arange(0, head_dim, 2, dtype=np.int64).astype(np.float32) / np.float32(head_dim)
-        inv_freq = (np.float32(1.0) / np.power(np.float32(self.theta), exponent)).astype(np.float32)
+        inv_freq: npt.NDArray[np.float32] = np.float32(1.0) / np.power(np.float32(self.theta), exponent)
         if self.kind == "linear":
-            return (inv_freq / np.float32(self.factor)).astype(np.float32)
+            return np.divide(inv_freq, np.float32(self.factor))
         if self.kind == "llama3":
             return self._llama3(inv_freq)
+        if self.kind == "factors":
+            return np.divide(inv_freq, np.asarray(self.freq_factors, np.float32))
         return inv_freq
 
     def _llama3(self, inv_freq: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -49,7 +62,7 @@ class RopeSpec:
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """What may differ from layer to layer. ``window``: keys a query sees, itself included; ``None`` for all."""
+    """What may differ between layers. ``window``: keys a query sees, itself included; ``None`` for all."""
 
     window: int | None = None
 
@@ -61,6 +74,9 @@ class ModelSpec:
     Shapes: ``q [num_heads * head_dim, hidden_size]``, ``k`` and ``v [num_kv_heads * head_dim, hidden_size]``,
     ``o [hidden_size, num_heads * head_dim]``, ``gate`` and ``up [intermediate_size, hidden_size]``, ``down
     [hidden_size, intermediate_size]``, ``embed`` and ``lm_head [vocab_size, hidden_size]``.
+
+    Raises:
+        UnsupportedModelError: on construction, if the native core cannot run such a model.
     """
 
     architecture: str
@@ -76,27 +92,85 @@ class ModelSpec:
     rope: RopeSpec
     layers: tuple[LayerSpec, ...]
 
+    def __post_init__(self) -> None:
+        _check_range("vocab_size", self.vocab_size, 1, 2**24)
+        _check_range("hidden_size", self.hidden_size, 2, 2**17)
+        _check_range("intermediate_size", self.intermediate_size, 2, 2**20)
+        _check_range("number of attention heads", self.num_heads, 1, 2**12)
+        _check_range("number of key-value heads", self.num_kv_heads, 1, self.num_heads)
+        _check_range("head_dim", self.head_dim, HEAD_DIM_MULTIPLE, 2**10)
+        _check_range("number of layers", self.num_layers, 1, MAX_LAYERS)
+        _check_range("max_position_embeddings", self.max_position_embeddings, 1, 2**31 - 1)
+        _check_multiple("hidden_size", self.hidden_size, 2)
+        _check_multiple("intermediate_size", self.intermediate_size, 2)
+        _check_multiple("head_dim", self.head_dim, HEAD_DIM_MULTIPLE)
+        if self.num_heads % self.num_kv_heads:
+            raise UnsupportedModelError(
+                f"{self.num_heads} attention heads cannot share {self.num_kv_heads} key-value heads evenly"
+            )
+        for layer in self.layers:
+            if layer.window is not None:
+                _check_range("sliding window", layer.window, 1, 2**31 - 1)
+        factors = self.rope.freq_factors
+        if self.rope.kind == "factors" and len(factors) != self.head_dim // 2:
+            raise UnsupportedModelError(
+                f"head_dim {self.head_dim} needs {self.head_dim // 2} rotary factors, not {len(factors)}"
+            )
+
     @property
     def num_layers(self) -> int:
         return len(self.layers)
 
     @property
     def attention_scale(self) -> float:
-        return self.head_dim**-0.5
+        return float(self.head_dim**-0.5)
 
     @property
     def kv_groups(self) -> tuple[tuple[int, ...], ...]:
-        """Layer groups, formed by window only, in order of first appearance: indices of the layers of each."""
+        """Layer groups, formed by window only, in order of first appearance: the indices of their layers."""
         groups: dict[int | None, list[int]] = {}
         for index, layer in enumerate(self.layers):
             groups.setdefault(layer.window, []).append(index)
         return tuple(tuple(members) for members in groups.values())
 
+    def tensor_shapes(self) -> dict[tuple[str, int], tuple[int, ...]]:
+        """Shape of every tensor the model needs, by (slot, layer), in packing order; layer -1 is no layer."""
+        hidden, wide = self.hidden_size, self.intermediate_size
+        queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        per_layer: dict[str, tuple[int, ...]] = {
+            "attn_norm": (hidden,),
+            "q": (queries, hidden),
+            "k": (keys, hidden),
+            "v": (keys, hidden),
+            "o": (hidden, queries),
+            "mlp_norm": (hidden,),
+            "gate": (wide, hidden),
+            "up": (wide, hidden),
+            "down": (hidden, wide),
+        }
+        shapes: dict[tuple[str, int], tuple[int, ...]] = {("embed", -1): (self.vocab_size, hidden)}
+        for layer in range(self.num_layers):
+            shapes.update({(slot, layer): shape for slot, shape in per_layer.items()})
+        shapes["final_norm", -1] = (hidden,)
+        if not self.tie_word_embeddings:
+            shapes["lm_head", -1] = (self.vocab_size, hidden)
+        return shapes
+
     def digest(self) -> bytes:
         """SHA-256 of every field, stable across processes; part of a cache's namespace.
 
-        ``max_position_embeddings`` and ``architecture`` do not change a value that is computed, so they stay out.
+        ``max_position_embeddings`` and ``architecture`` change no value that is computed, so they stay out.
         """
         fields = asdict(self)
         del fields["architecture"], fields["max_position_embeddings"]
         return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).digest()
+
+
+def _check_range(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise UnsupportedModelError(f"{name} must lie between {low} and {high}; the model has {value}")
+
+
+def _check_multiple(name: str, value: int, factor: int) -> None:
+    if value % factor:
+        raise UnsupportedModelError(f"{name} must be a multiple of {factor}; the model has {value}")

@@ -1,0 +1,97 @@
+"""Reading a model's configuration with no key ignored: each is used, known to be harmless, or refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from octavo.errors import UnsupportedModelError
+
+
+class Fields:
+    """One mapping of settings; remembers which keys were asked for, so that the rest can be refused.
+
+    Args:
+        values: the settings.
+        where: what to call their origin in messages.
+        prefix: put before every key that is asked for.
+    """
+
+    def __init__(self, values: Mapping[str, Any], where: str, prefix: str = "") -> None:
+        self.where = where
+        self._values = values
+        self._prefix = prefix
+        self._seen: set[str] = set()
+
+    def get(self, key: str) -> Any:
+        """The value as it stands, or ``None``."""
+        self._seen.add(self._prefix + key)
+        return self._values.get(self._prefix + key)
+
+    def integer(self, key: str, default: int | None = None, *, high: int = 2**31 - 1) -> int:
+        """A whole number from 1 to ``high``; a missing or null key is ``default``, or refused without one."""
+        value = self._required(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
+            raise self.refusal(key, value, f"a whole number from 1 to {high}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite positive number as float; a missing or null key is ``default``, or refused without one."""
+        value = self._required(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.refusal(key, value, "a number")
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not (math.isfinite(number) and number > 0):
+            raise self.refusal(key, value, "a finite number above 0")
+        return number
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false; a missing or null key is ``default``."""
+        value = self._required(key, default)
+        if not isinstance(value, bool):
+            raise self.refusal(key, value, "true or false")
+        return value
+
+    def only(self, key: str, *allowed: object) -> None:
+        """Refuse every value but these; a missing or null key is fine."""
+        value = self.get(key)
+        if value is not None and value not in allowed:
+            raise self.refusal(key, value, " or ".join(map(str, allowed)))
+
+    def refuse_rest(self, harmless: Collection[str] = ()) -> None:
+        """Refuse every key that was not asked for, is not ``harmless``, and switches something on.
+
+        Null, false, zero and empty values say that a thing is not used; they pass.
+        """
+        for key, value in self._values.items():
+            if not key.startswith(self._prefix) or key in self._seen or key in harmless:
+                continue
+            if value is None or value in (False, 0, "") or (isinstance(value, (list, dict)) and not value):
+                continue
+            raise UnsupportedModelError(
+                f"{self.where} sets {key} to {_short(value)}, which Octavo does not do; "
+                "it may change what the model computes, so it is not ignored"
+            )
+
+    def refusal(self, key: str, value: object, allowed: str) -> UnsupportedModelError:
+        """The error for a key whose value Octavo cannot follow."""
+        return UnsupportedModelError(
+            f"{self.where} sets {self._prefix}{key} to {_short(value)}; Octavo needs {allowed}"
+        )
+
+    def _required(self, key: str, default: Any) -> Any:
+        value = self.get(key)
+        if value is None:
+            value = default
+        if value is None:
+            raise UnsupportedModelError(f"{self.where} does not say {self._prefix}{key}, which Octavo needs")
+        return value
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
