@@ -1,0 +1,106 @@
+"""ModelSource: where a model comes from, whatever the files look like."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.errors import WeightsError
+from octavo.model.spec import ModelSpec
+
+TensorKey = tuple[str, int]
+"""(slot, layer) as ``_native.Model.set_tensor`` names a tensor."""
+
+
+class Tensor(NamedTuple):
+    """One weight in its place: ``bits`` is C-contiguous uint16 holding bfloat16, shaped as the spec says."""
+
+    slot: str
+    layer: int
+    bits: npt.NDArray[np.uint16]
+
+
+class ModelSource(ABC):
+    """A model that was found. Making one reads metadata only; weights are read when they are asked for.
+
+    Attributes:
+        name: what the user called it.
+        spec: what it computes.
+        tokenizer_source: what the text room builds a tokenizer from: a folder, or GGUF metadata.
+        chat_template: the template's text, several by name, or ``None``.
+        eos_token_ids: tokens that end a reply.
+        generation_config: the model's own sampling defaults, as its authors wrote them.
+    """
+
+    name: str
+    spec: ModelSpec
+    tokenizer_source: Path | Mapping[str, Any]
+    chat_template: str | dict[str, str] | None
+    eos_token_ids: tuple[int, ...]
+    generation_config: Mapping[str, Any]
+
+    @property
+    @abstractmethod
+    def needs_dequantising(self) -> bool:
+        """Whether turning the weights into bfloat16 takes so long that a packed copy is worth its place."""
+
+    @abstractmethod
+    def files(self) -> tuple[Path, ...]:
+        """The files that hold the weights; fetches them if they are not here yet.
+
+        Raises:
+            ModelNotFoundError: they cannot be fetched.
+            WeightsError: one is missing.
+        """
+
+    @abstractmethod
+    def check(self) -> None:
+        """Compare what the weight files say they hold with the spec, reading none of the weights.
+
+        Raises:
+            WeightsError: a tensor is missing, unknown, or of the wrong shape or type, or a file is cut short.
+        """
+
+    @abstractmethod
+    def tensors(self) -> Iterator[Tensor]:
+        """Every tensor of ``spec.tensor_shapes()``, in that order, each read when it is its turn.
+
+        Raises:
+            WeightsError: as :meth:`check`, or a file cannot be read.
+        """
+
+
+def check_names(where: str, spec: ModelSpec, found: Mapping[TensorKey, object], unknown: list[str]) -> None:
+    """Raise WeightsError unless ``found`` is exactly what ``spec`` needs, and ``unknown`` is empty."""
+    wanted = spec.tensor_shapes()
+    missing = [_describe(key) for key in wanted if key not in found]
+    surplus = unknown + [_describe(key) for key in found if key not in wanted]
+    if missing:
+        raise WeightsError(f"{where} lacks {_some(missing)}")
+    if surplus:
+        raise WeightsError(
+            f"{where} holds {_some(surplus)}, which this architecture does not use; Octavo ignores no weight"
+        )
+
+
+def check_shape(where: str, name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    """Raise WeightsError unless a tensor has the shape that the configuration implies."""
+    if found != wanted:
+        raise WeightsError(
+            f"{where}: tensor {name} has shape {list(found)}, the model's configuration says {list(wanted)}"
+        )
+
+
+def _describe(key: TensorKey) -> str:
+    slot, layer = key
+    return slot if layer < 0 else f"{slot} of layer {layer}"
+
+
+def _some(names: list[str]) -> str:
+    listed = ", ".join(names[:4])
+    return listed if len(names) <= 4 else f"{listed} and {len(names) - 4} more"

@@ -1,0 +1,125 @@
+"""Weights into the native core: every tensor into its place, once, rounded to bfloat16 and packed."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from octavo import _native
+from octavo.errors import ConfigError, ModelError, UnsupportedModelError, WeightsError
+from octavo.model.base import ModelSource, check_shape
+from octavo.model.packed import PackedCopy, weights_digest
+from octavo.model.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to run. ``weights_digest`` is equal for equal weights, whatever file they came from."""
+
+    spec: ModelSpec
+    model: _native.Model
+    weights_digest: bytes
+
+
+def load_model(
+    source: ModelSource,
+    *,
+    isa: str | None = None,
+    threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    packed_copies: bool = True,
+) -> LoadedModel:
+    """Load a model's weights; at no time does more exist than the packed weights and one tensor.
+
+    Args:
+        source: where they come from.
+        isa: instruction set; ``None``: ``OCTAVO_ISA``, or the best this machine has.
+        threads: worker threads; ``None``: the processors this process may use.
+        progress: told (bytes done, bytes in all) after each tensor.
+        packed_copies: read and keep a packed copy in the user's cache, for weights that need dequantising.
+
+    Raises:
+        ConfigError: this machine lacks the instruction set.
+        WeightsError: a file is missing or damaged, or disagrees with the configuration.
+        UnsupportedModelError: a tensor is stored in a way that cannot be read.
+        ModelError: the weights do not fit into this machine's memory.
+    """
+    isa = choose_isa(isa)
+    copy = PackedCopy(source) if packed_copies and source.needs_dequantising else None
+    if copy is None or not copy.exists():
+        source.check()
+    model = _empty_model(source.spec, isa, threads or _native.available_threads())
+    digest = copy.load(model.buffers()) if copy else None
+    if digest is None:
+        _fill(model, source, progress)
+        digest = weights_digest(model.buffers())
+        if copy:
+            copy.store(model.buffers(), digest)
+    elif progress is not None:
+        total = _nbytes(source.spec)
+        progress(total, total)
+    return LoadedModel(source.spec, model, digest)
+
+
+def choose_isa(isa: str | None = None) -> str:
+    """The instruction set to run: the one asked for, else ``OCTAVO_ISA``, else the best this machine has.
+
+    Raises:
+        ConfigError: this machine does not have it; the message lists what it has.
+    """
+    offered = _native.supported_isas()
+    wanted, origin = (isa, "isa") if isa else (os.environ.get("OCTAVO_ISA"), "OCTAVO_ISA")
+    if not wanted:
+        return offered[0]
+    if wanted not in offered:
+        raise ConfigError(f"{origin} is {wanted!r}; this machine offers {', '.join(offered)}")
+    return wanted
+
+
+def _empty_model(spec: ModelSpec, isa: str, threads: int) -> _native.Model:
+    try:
+        return _native.Model(
+            vocab_size=spec.vocab_size,
+            hidden_size=spec.hidden_size,
+            intermediate_size=spec.intermediate_size,
+            num_heads=spec.num_heads,
+            num_kv_heads=spec.num_kv_heads,
+            head_dim=spec.head_dim,
+            norm_eps=spec.norm_eps,
+            attention_scale=spec.attention_scale,
+            tie_word_embeddings=spec.tie_word_embeddings,
+            inv_freq=spec.rope.inv_freq(spec.head_dim),
+            windows=[layer.window or 0 for layer in spec.layers],
+            isa=isa,
+            threads=threads,
+        )
+    except MemoryError as error:
+        raise ModelError(
+            f"the weights take {_nbytes(spec)} bytes, more than this machine can give"
+        ) from error
+    except ValueError as error:
+        raise UnsupportedModelError(f"the native core cannot run this model: {error}") from error
+
+
+def _fill(model: _native.Model, source: ModelSource, progress: Callable[[int, int], None] | None) -> None:
+    pending = source.spec.tensor_shapes()
+    done, total = 0, _nbytes(source.spec)
+    for slot, layer, bits in source.tensors():
+        shape = pending.pop((slot, layer), None)
+        if shape is None:
+            raise WeightsError(
+                f"{source.name} gives {slot} of layer {layer} twice, or the model has no such place"
+            )
+        check_shape(source.name, slot, bits.shape, shape)
+        model.set_tensor(slot, layer, bits)
+        done += bits.nbytes
+        if progress is not None:
+            progress(done, total)
+    if pending:
+        raise WeightsError(f"{source.name} left {len(pending)} tensors unset, {next(iter(pending))} first")
+
+
+def _nbytes(spec: ModelSpec) -> int:
+    return 2 * sum(math.prod(shape) for shape in spec.tensor_shapes().values())
