@@ -1,0 +1,212 @@
+"""ChatTemplate: a conversation rendered as the model was taught, tokenised as a whole, its parts marked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from octavo.errors import InvalidRequestError, TemplateError
+from octavo.text.messages import (
+    Message,
+    checked_documents,
+    checked_messages,
+    checked_tools,
+    flattened,
+    plain,
+    text_parts,
+    with_parts,
+)
+from octavo.text.segments import Conversation, Segment, find_segments
+from octavo.text.templating import CompiledTemplate
+from octavo.text.tokenizer import TemplateSource, Tokenizer, check_text
+
+__all__ = ["ChatTemplate", "RenderedChat", "Segment"]
+
+_RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
+_OPEN_END = (
+    "OCTAVO_OPEN_END "  # the trailing space shows whether the template trims the content it is appended to
+)
+
+
+class RenderedChat:
+    """A rendered conversation.
+
+    Attributes:
+        text: what the template wrote.
+        prompt_token_ids: ``text`` tokenised once, as a whole; nothing is added around it (templates write
+            bos).
+    """
+
+    def __init__(self, conversation: Conversation, tokenizer: Tokenizer) -> None:
+        self.text = conversation.text
+        self._conversation = conversation
+        self._encoding = tokenizer.encoding(conversation.text, add_special_tokens=False)
+        self.prompt_token_ids: list[int] = self._encoding.ids
+
+    def segments(self) -> list[Segment]:
+        """Tools, system blocks and messages with their characters and tokens, in that order, without gaps.
+
+        Worked out on the first call: the template runs again for each of them. What comes after the last
+        message (the generation prompt) belongs to none. See :mod:`octavo.text.segments` for where boundaries
+        fall.
+        """
+        return list(self._segments)
+
+    @cached_property
+    def _segments(self) -> list[Segment]:
+        return find_segments(self._conversation, self._encoding.offsets)
+
+
+class ChatTemplate:
+    """A model's chat template, compiled. Safe to use from several threads.
+
+    Text parts: where the template takes ``content`` as a list of parts it gets the list, as in transformers;
+    where it does not, the texts are joined by a line break. Which of the two is found by trying, per role.
+    """
+
+    def __init__(self, source: TemplateSource | None, tokenizer: Tokenizer) -> None:
+        """``source``: a template, or several by name, of which ``tool_use`` serves requests with tools and
+        ``default`` all others. It sees ``tokenizer.special_tokens`` as variables.
+
+        Raises:
+            TemplateError: there is none (``None``), or one is not valid jinja2.
+        """
+        if not source:
+            raise TemplateError(
+                "this model has no chat template; give one, or send a plain prompt", param="chat_template"
+            )
+        sources = {"default": source} if isinstance(source, str) else dict(source)
+        self._templates = {name: _Template(text) for name, text in sources.items()}
+        self._tokenizer = tokenizer
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> RenderedChat:
+        """Render ``messages`` as ``transformers``' ``apply_chat_template`` does.
+
+        Args:
+            messages: see :func:`octavo.text.messages.checked_messages`. Cache markers are taken off.
+            tools: JSON objects, as the template wants them; cache markers are taken off.
+            documents: for templates that take some.
+            add_generation_prompt: end with the beginning of an assistant message.
+            continue_final_message: end inside the last message, which the model then continues; no marker
+                closes it. Set ``add_generation_prompt=False`` with it.
+            template_kwargs: further variables for the template, such as ``enable_thinking``.
+
+        Raises:
+            InvalidRequestError: the arguments are not of that form; ``param`` says where.
+            TemplateError: the template refuses this conversation, or drops what is to be continued.
+        """
+        if add_generation_prompt and continue_final_message:
+            raise InvalidRequestError(
+                "continue_final_message continues the last message, add_generation_prompt begins another; "
+                "set one of them",
+                param="continue_final_message",
+            )
+        conversation, tool_list = checked_messages(messages), checked_tools(tools)
+        template = self._pick(tool_list is not None)
+        shared = {
+            **self._tokenizer.special_tokens,
+            **_checked_kwargs(template_kwargs),
+            "documents": checked_documents(documents),
+        }
+
+        def render(part: list[Message], part_tools: list[dict[str, Any]] | None, whole: bool) -> str:
+            variables = {
+                **shared,
+                "tools": part_tools,
+                "add_generation_prompt": add_generation_prompt and whole,
+            }
+            return template.render(part, variables, open_end=continue_final_message and whole)
+
+        text = render(conversation, tool_list, True)
+        check_text(text, "messages")
+        return RenderedChat(
+            Conversation(text, conversation, tool_list or [], render, continue_final_message), self._tokenizer
+        )
+
+    def _pick(self, has_tools: bool) -> _Template:
+        if has_tools and "tool_use" in self._templates:
+            return self._templates["tool_use"]
+        if "default" not in self._templates:
+            raise TemplateError(
+                f"this model has chat templates named {', '.join(sorted(self._templates))} "
+                "and none named 'default'; give one",
+                param="chat_template",
+            )
+        return self._templates["default"]
+
+
+class _Template:
+    """One template with what has been found out about it."""
+
+    def __init__(self, source: str) -> None:
+        self._compiled = CompiledTemplate(source)
+        self._takes_lists: dict[str, bool] = {}
+
+    def render(self, messages: list[Message], variables: dict[str, Any], open_end: bool) -> str:
+        messages = [self._adapted(message) for message in messages]
+        if not open_end:
+            return self._compiled.render({**variables, "messages": messages})
+        parts = text_parts(messages[-1]) if "content" in messages[-1] else []
+        if not parts:
+            raise InvalidRequestError("the last message has no content to continue", param="messages")
+        messages[-1] = with_parts(messages[-1], [*parts[:-1], parts[-1] + _OPEN_END])
+        return _cut_open(self._compiled.render({**variables, "messages": messages}), parts[-1])
+
+    def _adapted(self, message: Message) -> Message:
+        if isinstance(message.get("content", ""), str):
+            return message
+        role = message["role"]
+        if role not in self._takes_lists:
+            self._takes_lists[role] = self._try_list(role)
+        return message if self._takes_lists[role] else flattened(message)
+
+    def _try_list(self, role: str) -> bool:
+        """Whether a list of two texts comes out as two texts, and not as Python or JSON."""
+        first, second = "OCTAVO_FIRST_PART", "OCTAVO_SECOND_PART"
+        probe = {"role": role, "content": [{"type": "text", "text": first}, {"type": "text", "text": second}]}
+        user = {"role": "user", "content": "x"}
+        messages = {"user": [probe], "system": [probe, user], "developer": [probe, user]}.get(
+            role, [user, probe]
+        )
+        try:
+            text = self._compiled.render({"messages": messages, "add_generation_prompt": False})
+        except TemplateError:
+            return False
+        _, found, rest = text.partition(first)
+        between, found_too, _ = rest.partition(second)
+        return bool(found and found_too) and "'type'" not in between and '"type"' not in between
+
+
+def _cut_open(rendered: str, last_text: str) -> str:
+    """What precedes the mark of the open end: the text so far, without whatever closes the message."""
+    mark = _OPEN_END.rstrip()
+    at = rendered.rfind(mark)
+    if at < 0 or last_text.strip() not in rendered:
+        raise TemplateError(
+            "the last message cannot be continued: the chat template does not show all of it",
+            param="messages",
+        )
+    return rendered[:at] if rendered.startswith(_OPEN_END, at) else rendered[:at].rstrip()
+
+
+def _checked_kwargs(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+    if kwargs is None:
+        return {}
+    taken = next((name for name in _RESERVED if name in kwargs), None)
+    if taken is not None:
+        raise InvalidRequestError(
+            f"{taken} is an argument of its own, not a variable of the template",
+            param=f"template_kwargs.{taken}",
+        )
+    copy: dict[str, Any] = plain(kwargs, "template_kwargs")
+    return copy

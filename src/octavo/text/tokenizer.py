@@ -1,0 +1,165 @@
+"""Tokenizer: text to token ids and back, over the ``tokenizers`` library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Encoding
+from tokenizers import Tokenizer as Backend
+
+from octavo.errors import InvalidRequestError
+from octavo.text.pieces import PieceTable, Spelling
+
+TemplateSource = str | Mapping[str, str]
+"""A chat template, or several by name (``default``, ``tool_use``)."""
+
+
+class Tokenizer:
+    """A model's tokenizer. Safe to use from several threads.
+
+    Attributes:
+        vocab_size: one more than the highest token id. The model's own vocabulary may be larger (padded),
+            never smaller.
+        bos_token_id: the token a text begins with, if the model has one.
+        eos_token_ids: every token that ends a generation: end of text, end of turn, and those the model's
+            generation configuration lists.
+        special_tokens: the named special tokens as text (``bos_token``, ``eos_token``, ...), as templates see
+            them.
+        strips_leading_space: the first token of a text carries a space that is not part of the text.
+        chat_template: the template that came with the model, if one did.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        special_tokens: Mapping[str, str],
+        eos_token_ids: Iterable[int] = (),
+        chat_template: TemplateSource | None = None,
+    ) -> None:
+        """Take over ``backend``: truncation, padding and trimmed offsets are switched off in it.
+
+        Raises:
+            UnsupportedModelError: the tokenizer's decoder is of a kind Octavo does not read.
+        """
+        backend.no_truncation()
+        backend.no_padding()
+        added = backend.get_added_tokens_decoder()
+        spelling = Spelling.of(backend)
+        contents = {id_: token.content for id_, token in added.items()}
+        self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        self.special_tokens = dict(special_tokens)
+        self.strips_leading_space = spelling.strip_space
+        self.chat_template = chat_template
+        self._backend = backend
+        self._special_ids = frozenset(id_ for id_, token in added.items() if token.special)
+        self._all_pieces = PieceTable(backend, spelling, self.vocab_size, contents, frozenset())
+        self._text_pieces = PieceTable(backend, spelling, self.vocab_size, contents, self._special_ids)
+        self.bos_token_id = self._named_id("bos_token")
+        eos = self._named_id("eos_token")
+        self.eos_token_ids = frozenset(eos_token_ids) | (frozenset() if eos is None else {eos})
+
+    @classmethod
+    def from_folder(cls, path: str | Path) -> Tokenizer:
+        """Read ``tokenizer.json`` and its companions; see :mod:`octavo.text.folder_tokenizer`."""
+        # Imported here because that file makes Tokenizers.
+        from octavo.text.folder_tokenizer import tokenizer_from_folder
+
+        return tokenizer_from_folder(Path(path))
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
+        """Build from a GGUF file's ``tokenizer.*`` metadata; see :mod:`octavo.text.gguf_tokenizer`."""
+        # Imported here because that file makes Tokenizers.
+        from octavo.text.gguf_tokenizer import tokenizer_from_gguf
+
+        return tokenizer_from_gguf(metadata)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of ``text``. Special tokens written out in the text become those tokens.
+
+        ``add_special_tokens``: put the tokens around it that the model wants around every text (often: bos
+        first).
+
+        Raises:
+            InvalidRequestError: ``text`` is not text, or holds half a surrogate pair.
+        """
+        return self.encoding(text, add_special_tokens).ids
+
+    def encode_with_offsets(
+        self, text: str, add_special_tokens: bool = False
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """Token ids, and for each the characters ``[start, end)`` of ``text`` it covers.
+
+        Several tokens that share one character all cover it. Tokens added around the text cover none: ``(0,
+        0)``.
+
+        Raises:
+            InvalidRequestError: as :meth:`encode`.
+        """
+        encoding = self.encoding(text, add_special_tokens)
+        return encoding.ids, encoding.offsets
+
+    def encoding(self, text: str, add_special_tokens: bool = True) -> Encoding:
+        """The library's own result, whose ``ids`` and ``offsets`` become Python lists only when they are
+        read.
+
+        Raises:
+            InvalidRequestError: as :meth:`encode`.
+        """
+        check_text(text, "prompt")
+        return self._backend.encode(text, add_special_tokens=add_special_tokens)
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of ``token_ids``, taken as a text of its own. Bytes that are not UTF-8 become U+FFFD.
+
+        Ids outside the vocabulary add nothing. Nothing is tidied afterwards
+        (``clean_up_tokenization_spaces``).
+        """
+        pieces = self.pieces(skip_special_tokens)
+        text = b"".join([pieces[token_id] for token_id in token_ids]).decode("utf-8", "replace")
+        return text.removeprefix(" ") if self.strips_leading_space else text
+
+    def pieces(self, skip_special_tokens: bool) -> PieceTable:
+        """The bytes of every token by id; special tokens have none if they are to be skipped."""
+        return self._text_pieces if skip_special_tokens else self._all_pieces
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes ``token_id`` stands for: no bytes if it is outside the vocabulary."""
+        return self._all_pieces[token_id]
+
+    def token(self, token_id: int) -> str | None:
+        """The vocabulary's spelling of a token (``"Ġthe"``, ``"▁the"``), or ``None`` outside it."""
+        return self._backend.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token by its spelling in the vocabulary."""
+        return self._backend.token_to_id(token)
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether this is a control token, left out of the text unless it is asked for."""
+        return token_id in self._special_ids
+
+    def _named_id(self, name: str) -> int | None:
+        token = self.special_tokens.get(name)
+        return None if token is None else self._backend.token_to_id(token)
+
+
+def check_text(text: object, param: str) -> None:
+    """Refuse what no tokenizer can read.
+
+    Raises:
+        InvalidRequestError: ``text`` is not a ``str``, or holds half a surrogate pair (U+D800 to U+DFFF).
+    """
+    if not isinstance(text, str):
+        raise InvalidRequestError(f"{param} must be text; got {type(text).__name__}", param=param)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"{param} holds half a surrogate pair (U+{ord(text[error.start]):04X} at character "
+            f"{error.start}); text must be valid Unicode",
+            param=param,
+        ) from None
