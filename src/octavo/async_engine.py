@@ -1,0 +1,226 @@
+"""AsyncEngine: many asyncio consumers, one engine thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Any
+
+from octavo.config import EngineConfig
+from octavo.engine.assemble import Assembly, Messages, Progress, StartupSummary, assemble
+from octavo.engine.engine import Engine
+from octavo.engine.intake import Prompt, PromptFields, RequestOptions
+from octavo.engine.outputs import RequestOutput
+from octavo.engine.sampling_params import SamplingParams
+from octavo.engine.stats import EngineStats
+from octavo.engine.thread import EngineThread
+from octavo.errors import EngineDeadError
+from octavo.model.source import DEFAULT_MODEL
+from octavo.text.tokenizer import Tokenizer
+
+
+class AsyncEngine:
+    """Serves any number of asyncio tasks, of any number of event loops, from one engine thread.
+
+    Args:
+        model: a folder, a ``.gguf`` file, a hub id, or the name of the embedded model.
+        revision: branch, tag or commit of a hub id.
+        progress: told (bytes done, bytes in all) while the model is fetched and loaded.
+        config: the fields of :class:`octavo.EngineConfig`.
+
+    Raises:
+        ModelError, ConfigError: see :func:`octavo.engine.assemble.assemble`.
+    """
+
+    def __init__(
+        self,
+        model: str | Path = DEFAULT_MODEL,
+        *,
+        revision: str | None = None,
+        progress: Progress | None = None,
+        **config: Any,
+    ) -> None:
+        self._start(assemble(model, EngineConfig(**config), revision=revision, progress=progress))
+
+    @classmethod
+    def from_assembly(cls, assembly: Assembly) -> AsyncEngine:
+        """Take over an engine that was assembled elsewhere; nobody else may drive it from now on."""
+        self = cls.__new__(cls)
+        self._start(assembly)
+        return self
+
+    def _start(self, assembly: Assembly) -> None:
+        self._assembly = assembly
+        self._thread = EngineThread(assembly.engine, _deliver)
+
+    @property
+    def summary(self) -> StartupSummary:
+        return self._assembly.summary
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._assembly.tokenizer
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether requests are served: ``False`` once the engine failed or was shut down."""
+        return self._thread.is_healthy
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why nothing is served any more, if so."""
+        return self._thread.ended_by
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | bytes = b"",
+        timeout: float | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Answer one prompt, in increments (see :class:`RequestOutput`) as they are computed.
+
+        A consumer that is slower than the engine gets several steps' increments in one; the engine never
+        waits for it. Closing or cancelling the generator aborts the request and frees its blocks before the
+        next step.
+
+        Args:
+            priority: lower runs first.
+            cache_salt: requests share cached blocks only under equal salts.
+            timeout: seconds after which the answer ends as it is, with finish_reason ``"timeout"``.
+
+        Raises:
+            InvalidRequestError: the request cannot be served as given; before any output.
+            EngineDeadError: the engine failed, now or earlier; ``__cause__`` says why.
+        """
+        options = RequestOptions(priority, cache_salt, timeout)
+        params = SamplingParams() if sampling_params is None else sampling_params
+        accept = self._assembly.engine.intake.accept
+        group = await asyncio.to_thread(accept, prompt, params, request_id=request_id, options=options)
+        stream = _Stream(group.request_id)
+        self._thread.submit(group, stream)
+        try:
+            while True:
+                output = await stream.next()
+                yield output
+                if output.finished:
+                    return
+        finally:
+            self._thread.abort(group.request_id, stream)
+
+    async def chat(
+        self,
+        messages: Messages,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | bytes = b"",
+        timeout: float | None = None,
+        **template: Any,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Answer a conversation: :meth:`generate` for what :meth:`Assembly.render` makes of ``messages``.
+
+        ``template``: ``tools``, ``add_generation_prompt``, ``continue_final_message``, ``chat_template``,
+        ``chat_template_kwargs``.
+        """
+        rendered = await asyncio.to_thread(self._assembly.render, messages, **template)
+        prompt: PromptFields = {"prompt": rendered.text, "prompt_token_ids": rendered.prompt_token_ids}
+        outputs = self.generate(
+            prompt,
+            sampling_params,
+            request_id,
+            priority=priority,
+            cache_salt=cache_salt,
+            timeout=timeout,
+        )
+        try:
+            async for output in outputs:
+                yield output
+        finally:
+            await outputs.aclose()
+
+    async def abort(self, request_id: str) -> None:
+        """End a request before the next step; its consumer gets an output with finish_reason ``"abort"``."""
+        self._thread.abort(request_id)
+
+    async def reset_prefix_cache(self) -> int:
+        """Forget every cached block that no request holds. Returns how many there were."""
+        return await asyncio.wrap_future(self._thread.call(Engine.reset_prefix_cache))
+
+    async def stats(self) -> EngineStats:
+        """The engine's counters, as of the step it is at."""
+        return await asyncio.wrap_future(self._thread.call(Engine.snapshot))
+
+    def shutdown(self) -> None:
+        """End the engine thread; whatever is unfinished fails. Waits for the step that runs."""
+        self._thread.shutdown()
+        self._assembly.engine.close()
+
+
+class _Stream:
+    """One consumer's mailbox: increments not yet taken are merged, so it never holds more than one."""
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        self.loop = asyncio.get_running_loop()
+        self._arrived = asyncio.Event()
+        self._pending: RequestOutput | None = None
+        self._error: EngineDeadError | None = None
+
+    async def next(self) -> RequestOutput:
+        while self._pending is None:
+            if self._error is not None:
+                raise self._error
+            self._arrived.clear()
+            await self._arrived.wait()
+        output, self._pending = self._pending, None
+        return output
+
+    def put(self, output: RequestOutput) -> None:
+        """On the consumer's loop."""
+        if self._pending is None:
+            self._pending = output
+        else:
+            self._pending.extend(output)
+        self._arrived.set()
+
+    def fail(self, error: EngineDeadError) -> None:
+        """On the engine's thread."""
+        _call_soon(self.loop, self._set_error, error)
+
+    def _set_error(self, error: EngineDeadError) -> None:
+        self._error = error
+        self._arrived.set()
+
+
+def _deliver(outputs: Sequence[tuple[_Stream, RequestOutput]]) -> list[str]:
+    """Wake each event loop once with all it gets; returns the requests whose loop is closed."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Stream, RequestOutput]]] = {}
+    for stream, output in outputs:
+        by_loop.setdefault(stream.loop, []).append((stream, output))
+    gone = []
+    for loop, items in by_loop.items():
+        if not _call_soon(loop, _put_all, items):
+            gone += [stream.request_id for stream, _ in items]
+    return gone
+
+
+def _put_all(items: list[tuple[_Stream, RequestOutput]]) -> None:
+    for stream, output in items:
+        stream.put(output)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, callback: Any, argument: object) -> bool:
+    """Whether the loop takes the call; one that is closed has no consumer left to tell."""
+    try:
+        loop.call_soon_threadsafe(callback, argument)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+        return False
+    return True

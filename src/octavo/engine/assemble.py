@@ -1,0 +1,192 @@
+"""From a model's name to an engine that runs: where the rooms meet, and where both doors come through."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from octavo import _native
+from octavo.config import EngineConfig
+from octavo.engine.engine import Engine
+from octavo.engine.memory import free_memory
+from octavo.errors import CapacityError
+from octavo.kv.hashing import Namespace
+from octavo.model.base import ModelSource
+from octavo.model.runner import ModelRunner
+from octavo.model.source import resolve_model
+from octavo.model.spec import ModelSpec
+from octavo.model.weights import LoadedModel, load_model
+from octavo.planner import MemoryPlan, plan
+from octavo.text.chat import ChatTemplate, RenderedChat
+from octavo.text.tokenizer import TemplateSource, Tokenizer
+
+Progress = Callable[[int, int], None]
+Messages = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class StartupSummary:
+    """What was started. ``planned_bytes`` of KV pool are the planner's, ``allocated_bytes`` the pool's."""
+
+    model: str
+    architecture: str
+    isa: str
+    threads: int
+    weight_bytes: int
+    kv_dtype: str
+    block_size: int
+    block_bytes: int
+    num_blocks: int
+    num_tokens: int
+    bytes_per_token: int
+    planned_bytes: int
+    allocated_bytes: int
+    max_model_len: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.model} ({self.architecture}) on {self.threads} threads, {self.isa}: "
+            f"{self.weight_bytes:,} bytes of weights; KV pool of {self.num_blocks:,} blocks "
+            f"({self.block_size} tokens, {self.block_bytes:,} bytes each) for {self.num_tokens:,} tokens of "
+            f"{self.kv_dtype}, planned {self.planned_bytes:,} bytes, allocated {self.allocated_bytes:,}; "
+            f"context {self.max_model_len:,} tokens; ready in {self.seconds:.2f} s"
+        )
+
+
+class Assembly:
+    """An engine with what surrounds it: the model's tokenizer, its chat template and the start-up summary."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        spec: ModelSpec,
+        tokenizer: Tokenizer,
+        template: TemplateSource | None,
+        summary: StartupSummary,
+    ) -> None:
+        self.engine = engine
+        self.spec = spec
+        self.tokenizer = tokenizer
+        self.summary = summary
+        self._template = template
+        self._compiled: dict[str, ChatTemplate] = {}
+
+    def render(
+        self,
+        messages: Messages,
+        *,
+        tools: Messages | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> RenderedChat:
+        """Render one conversation; see :meth:`octavo.text.chat.ChatTemplate.render`. Any thread may call it.
+
+        ``add_generation_prompt``: by default unless the final message is continued. ``chat_template``: in
+        place of the model's own.
+
+        Raises:
+            TemplateError: there is no template, or it refuses these messages.
+            InvalidRequestError: these are not messages.
+        """
+        if add_generation_prompt is None:
+            add_generation_prompt = not continue_final_message
+        return self._chat_template(chat_template).render(
+            messages,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            template_kwargs=chat_template_kwargs,
+        )
+
+    def _chat_template(self, given: str | None) -> ChatTemplate:
+        if given is not None:
+            return ChatTemplate(given, self.tokenizer)
+        if "" not in self._compiled:
+            self._compiled[""] = ChatTemplate(self._template, self.tokenizer)
+        return self._compiled[""]
+
+
+def assemble(
+    model: str | Path, config: EngineConfig, *, revision: str | None = None, progress: Progress | None = None
+) -> Assembly:
+    """Find, load and plan; allocate exactly what was planned; return an engine that is ready.
+
+    Args:
+        model: see :func:`octavo.model.source.resolve_model`.
+        progress: told (bytes done, bytes in all) while the embedded model is fetched and weights are loaded.
+
+    Raises:
+        ModelError: the model cannot be found or used.
+        ConfigError: the configuration does not fit the model or this machine.
+        CapacityError: the KV memory is too small, or this machine cannot give it.
+    """
+    began = time.perf_counter()
+    source = resolve_model(model, revision=revision, progress=progress)
+    tokenizer = _tokenizer(source)
+    loaded = load_model(source, isa=config.isa, threads=config.threads, progress=progress)
+    memory = plan(loaded.spec, config, free_memory=free_memory())
+    runner = _runner(loaded, memory, config)
+    engine = Engine(
+        config,
+        runner,
+        memory,
+        _namespace(loaded, config),
+        tokenizer,
+        vocab_size=loaded.spec.vocab_size,
+        eos_token_ids=tokenizer.eos_token_ids.union(source.eos_token_ids),
+    )
+    summary = StartupSummary(
+        model=source.name,
+        architecture=loaded.spec.architecture,
+        isa=loaded.model.isa,
+        threads=loaded.model.threads,
+        weight_bytes=loaded.model.weight_bytes,
+        kv_dtype=config.kv_dtype,
+        block_size=memory.block_size,
+        block_bytes=memory.block_bytes,
+        num_blocks=memory.num_blocks,
+        num_tokens=memory.num_tokens,
+        bytes_per_token=memory.bytes_per_token,
+        planned_bytes=memory.nbytes,
+        allocated_bytes=runner.pool.nbytes,
+        max_model_len=memory.max_model_len,
+        seconds=time.perf_counter() - began,
+    )
+    return Assembly(engine, loaded.spec, tokenizer, source.chat_template or tokenizer.chat_template, summary)
+
+
+def _tokenizer(source: ModelSource) -> Tokenizer:
+    origin = source.tokenizer_source
+    return Tokenizer.from_folder(origin) if isinstance(origin, Path) else Tokenizer.from_gguf(origin)
+
+
+def _runner(loaded: LoadedModel, memory: MemoryPlan, config: EngineConfig) -> ModelRunner:
+    try:
+        return ModelRunner(
+            loaded.spec,
+            loaded.model,
+            block_size=memory.block_size,
+            num_blocks=memory.num_blocks,
+            max_logit_rows=min(config.max_num_seqs, config.max_num_batched_tokens),
+        )
+    except MemoryError as error:
+        raise CapacityError(
+            f"this machine cannot give {memory.nbytes:,} bytes for the KV pool; lower kv_memory"
+        ) from error
+
+
+def _namespace(loaded: LoadedModel, config: EngineConfig) -> Namespace:
+    return Namespace(
+        weights_digest=loaded.weights_digest,
+        spec_digest=loaded.spec.digest(),
+        kv_formats=(config.kv_dtype,) * loaded.spec.num_layers,
+        block_size=config.block_size,
+        layout_version=_native.LAYOUT_VERSION,
+        numerics_id=f"{loaded.model.isa}:{_native.SOURCE_HASH}",
+    )

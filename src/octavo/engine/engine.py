@@ -1,0 +1,361 @@
+"""Engine: the step loop. Requests come in, tokens come out; one thread drives it."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import ParamSpec, Protocol, TypeVar
+
+from octavo.config import EngineConfig
+from octavo.engine.answer import AnswerText
+from octavo.engine.batch import BatchBuilder, Draw
+from octavo.engine.intake import Intake
+from octavo.engine.outputs import CompletionOutput, FinishReason, RequestOutput, TokenLogprobs
+from octavo.engine.prompt_scores import collect_scores, rows_to_score, token_logprobs
+from octavo.engine.request import Request, RequestGroup, RequestStatus
+from octavo.engine.scheduler import Scheduler, SchedulerOutput
+from octavo.engine.shaping import LogitShaping
+from octavo.engine.stats import EngineStats
+from octavo.errors import EngineDeadError, InvalidRequestError
+from octavo.kv.block import BlockError
+from octavo.kv.hashing import Namespace
+from octavo.kv.manager import KVCacheManager
+from octavo.model.runner import Float32s, ForwardBatch, Int32s, SampleBatch, Samples, Scores
+from octavo.planner import MemoryPlan
+from octavo.text.tokenizer import Tokenizer
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class Runner(Protocol):
+    """What computes; :class:`octavo.model.runner.ModelRunner` outside of tests."""
+
+    def execute(self, batch: ForwardBatch) -> Float32s: ...
+    def score(self, rows: Int32s, targets: Int32s, num_top: int) -> Scores: ...
+    def sample(self, logits: Float32s, batch: SampleBatch) -> Samples: ...
+
+
+class Engine:
+    """One model, one KV pool, any number of requests. Not thread-safe, except :attr:`intake`.
+
+    Args:
+        namespace: of this engine's cached values; a request's ``cache_salt`` takes the place of its own.
+        tokenizer: ``None`` for a model that is driven by token ids alone; its answers have no text.
+        eos_token_ids: tokens that end an answer.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        plan: MemoryPlan,
+        namespace: Namespace,
+        tokenizer: Tokenizer | None,
+        *,
+        vocab_size: int,
+        eos_token_ids: Iterable[int] = (),
+    ) -> None:
+        self.config = config
+        self.plan = plan
+        self.kv = KVCacheManager(
+            num_blocks=plan.num_blocks,
+            block_size=plan.block_size,
+            num_groups=plan.num_groups,
+            enable_prefix_caching=config.enable_prefix_caching,
+        )
+        self.scheduler = Scheduler(
+            self.kv,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+        )
+        self.intake = Intake(
+            tokenizer,
+            eos_token_ids=frozenset(eos_token_ids),
+            vocab_size=vocab_size,
+            max_model_len=plan.max_model_len,
+            pool_tokens=plan.num_tokens,
+        )
+        self.stats = EngineStats()
+        self.failure: BaseException | None = None
+        """What ended the engine, if anything did."""
+        self._runner: Runner | None = runner
+        self._namespace = namespace
+        self._tokenizer = tokenizer
+        self._batches = BatchBuilder(
+            num_groups=plan.num_groups,
+            max_num_seqs=self.scheduler.max_num_seqs,
+            max_blocks=-(-plan.max_model_len // plan.block_size),
+            max_num_tokens=config.max_num_batched_tokens,
+            vocab_size=vocab_size,
+        )
+        self._groups: dict[str, RequestGroup] = {}
+        self._timed: list[RequestGroup] = []
+        self._arrivals = 0
+        self._seeds = random.Random(config.seed)
+        self._token_texts: dict[int, str] = {}
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self._groups)
+
+    @property
+    def num_running(self) -> int:
+        return len(self.scheduler.running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.scheduler.waiting)
+
+    def add(self, group: RequestGroup) -> None:
+        """Queue what :attr:`intake` accepted.
+
+        Raises:
+            EngineDeadError: the engine failed earlier.
+            InvalidRequestError: its request_id is in use.
+        """
+        self._require_alive()
+        if group.request_id in self._groups:
+            raise InvalidRequestError(
+                f"request_id {group.request_id!r} is in use by a request that is not finished",
+                param="request_id",
+            )
+        params = group.params
+        root = replace(self._namespace, cache_salt=group.cache_salt).root()
+        seed = self._seeds.getrandbits(64) if params.seed is None else params.seed % 2**64
+        if params.prompt_logprobs is not None:
+            group.prompt_logprobs = [None]
+        for index in range(params.n):
+            request = Request(group, index, arrival=self._arrivals, seed=seed)
+            self._arrivals += 1
+            request.blocks = self.kv.new_sequence(
+                request.token_ids,
+                root,
+                read_cache=group.reads_cache,
+                write_cache=params.use_cache,
+            )
+            if self._tokenizer is not None:
+                request.answer = AnswerText(self._tokenizer, group.prompt_token_ids, params)
+            if LogitShaping.needed(params):
+                banned = self.intake.banned_before_minimum(params)
+                request.shaping = LogitShaping(params, group.prompt_token_ids, banned, self.intake.vocab_size)
+            group.requests.append(request)
+            self.scheduler.add(request)
+        self._groups[group.request_id] = group
+        if group.deadline is not None:
+            self._timed.append(group)
+        self.stats.num_requests += params.n
+
+    def abort(self, request_id: str) -> RequestOutput | None:
+        """End a request in whatever state it is, and give its blocks back at once.
+
+        Returns its last output, or ``None`` if no such request is unfinished: it may have ended by itself.
+        """
+        group = self._groups.get(request_id)
+        return None if group is None else self._end_group(group, "abort")
+
+    def step(self) -> list[RequestOutput]:
+        """Compute one step and return what is new, at most one increment per request group.
+
+        Raises:
+            EngineDeadError: this step failed, or one before it. Every unfinished request is gone then.
+        """
+        runner = self._require_alive()
+        began = time.perf_counter()
+        native_before = self.stats.native_seconds
+        try:
+            outputs = self._expire()
+            scheduled = self.scheduler.schedule()
+            if scheduled.requests:
+                outputs += self._compute(runner, scheduled)
+        except Exception as error:
+            self.fail(error)
+            raise EngineDeadError(f"the engine failed and serves nothing more: {error!r}") from error
+        native = self.stats.native_seconds - native_before
+        self.stats.python_seconds += time.perf_counter() - began - native
+        return outputs
+
+    def close(self) -> None:
+        """End the engine and let go of the model and the KV pool. Whatever is unfinished is dropped."""
+        self.fail(EngineDeadError("it was closed"))
+        self._runner = None
+
+    def fail(self, error: BaseException) -> None:
+        """Serve nothing more because of ``error``: drop every request and give all blocks back."""
+        self.failure = error
+        self.scheduler.clear()
+        self._groups.clear()
+        self._timed.clear()
+
+    def reset_prefix_cache(self) -> int:
+        """Forget every cached block that no request holds. Returns how many there were."""
+        return self.kv.reset_prefix_cache()
+
+    def snapshot(self) -> EngineStats:
+        """A copy of the counters as they are now."""
+        return replace(self.stats)
+
+    def check_idle(self) -> None:
+        """Raise BlockError unless the engine is idle, holds no block, and its bookkeeping is sound."""
+        self.kv.check()
+        if self.has_unfinished or self.scheduler.has_unfinished or self.kv.referenced_blocks():
+            raise BlockError(
+                f"not idle: {len(self._groups)} request groups, {self.num_running} running, "
+                f"{self.num_waiting} waiting, {self.kv.referenced_blocks()} blocks held"
+            )
+
+    # One step ----------------------------------------------------------------------------------------
+
+    def _compute(self, runner: Runner, scheduled: SchedulerOutput) -> list[RequestOutput]:
+        self._note_admissions(scheduled)
+        batch, draws = self._batches.forward(scheduled)
+        logits = self._native(runner.execute, batch)
+        to_score = rows_to_score(scheduled)
+        if to_score is not None:
+            scores = self._native(runner.score, to_score.rows, to_score.targets, to_score.num_top)
+            collect_scores(to_score, scores, self._token_text)
+        self.scheduler.advance(scheduled)
+        news: dict[RequestGroup, list[CompletionOutput]] = {}
+        if draws:
+            samples = self._native(runner.sample, logits, self._batches.sample(draws))
+            self._append_tokens(draws, samples, news)
+        outputs = [self._output(group, completions) for group, completions in news.items()]
+        prompts_only = [r for r in scheduled.requests if not r.group.max_output_tokens and r.prompt_computed]
+        ended = dict.fromkeys(request.group for request in prompts_only)
+        return outputs + [self._end_group(group, "length") for group in ended]
+
+    def _note_admissions(self, scheduled: SchedulerOutput) -> None:
+        stats, now = self.stats, time.monotonic()
+        stats.num_steps += 1
+        stats.num_computed_tokens += scheduled.total_num_tokens
+        stats.num_preemptions += len(scheduled.preempted)
+        for request in scheduled.admitted:
+            if request.group.metrics.first_scheduled_time is None:
+                request.group.metrics.first_scheduled_time = now
+                stats.num_prompt_tokens += request.num_prompt_tokens
+                stats.num_cached_tokens += request.group.num_cached_tokens or 0
+
+    def _append_tokens(
+        self, draws: list[Draw], samples: Samples, news: dict[RequestGroup, list[CompletionOutput]]
+    ) -> None:
+        now = time.monotonic()
+        for index, ((request, _), token) in enumerate(zip(draws, samples.token_ids.tolist(), strict=True)):
+            group = request.group
+            if group.metrics.first_token_time is None:
+                group.metrics.first_token_time = now
+            if token < 0:
+                news.setdefault(group, []).append(self._end(request, "error", "no token may be drawn"))
+                continue
+            completion = self._append_token(request, token)
+            if group.params.logprobs is not None:
+                self._add_logprobs(request, completion, token, index, samples)
+            news.setdefault(group, []).append(completion)
+        self.stats.num_generated_tokens += len(draws)
+
+    def _append_token(self, request: Request, token: int) -> CompletionOutput:
+        """Append a drawn token, end the answer if it must end, and return what is new of it."""
+        params = request.group.params
+        self.scheduler.append_token(request, token)
+        is_eos = not params.ignore_eos and token in self.intake.eos_token_ids
+        stops = is_eos or token in (params.stop_token_ids or ())
+        text, matched = "", None
+        if self._tokenizer is not None and (not stops or params.include_stop_str_in_output):
+            text, matched = request.answer.append(token)
+        if stops:
+            completion = self._end(request, "stop", None if is_eos else token)
+        elif matched is not None:
+            completion = self._end(request, "stop", matched)
+        elif request.num_output_tokens >= request.group.max_output_tokens:
+            completion = self._end(request, "length")
+        else:
+            completion = CompletionOutput(request.index)
+        completion.text = text + completion.text
+        completion.token_ids.append(token)
+        return completion
+
+    def _end(
+        self, request: Request, reason: FinishReason, stop_reason: int | str | None = None
+    ) -> CompletionOutput:
+        """Finish a request; its last increment has the text that was held back, unless a stop string was."""
+        self.scheduler.finish(request, reason, stop_reason)
+        held_back = ""
+        if self._tokenizer is not None and not (reason == "stop" and isinstance(stop_reason, str)):
+            held_back = request.answer.finish()
+        return CompletionOutput(
+            request.index,
+            held_back,
+            cumulative_logprob=request.cumulative_logprob,
+            finish_reason=reason,
+            stop_reason=stop_reason,
+        )
+
+    def _end_group(self, group: RequestGroup, reason: FinishReason) -> RequestOutput:
+        unfinished = [request for request in group.requests if request.status is not RequestStatus.FINISHED]
+        return self._output(group, [self._end(request, reason) for request in unfinished])
+
+    def _expire(self) -> list[RequestOutput]:
+        """End every group whose deadline has passed."""
+        if not self._timed:
+            return []
+        now = time.monotonic()
+        late = [group for group in self._timed if group.deadline is not None and group.deadline <= now]
+        return [self._end_group(group, "timeout") for group in late]
+
+    def _output(self, group: RequestGroup, completions: list[CompletionOutput]) -> RequestOutput:
+        """What is new of a group, and the end of the group if that was the end."""
+        finished = group.finished
+        if finished:
+            group.metrics.finished_time = time.monotonic()
+            del self._groups[group.request_id]
+            if group.deadline is not None:
+                self._timed.remove(group)
+        return RequestOutput(
+            request_id=group.request_id,
+            prompt=group.prompt,
+            prompt_token_ids=group.prompt_token_ids,
+            outputs=completions,
+            finished=finished,
+            num_cached_tokens=group.num_cached_tokens or 0,
+            metrics=group.metrics,
+            prompt_logprobs=group.take_prompt_logprobs(),
+        )
+
+    # Parts -------------------------------------------------------------------------------------------
+
+    def _add_logprobs(
+        self, request: Request, completion: CompletionOutput, token: int, index: int, samples: Samples
+    ) -> None:
+        logprob = float(samples.logprobs[index])
+        request.cumulative_logprob = (request.cumulative_logprob or 0.0) + logprob
+        completion.cumulative_logprob = request.cumulative_logprob
+        entry: TokenLogprobs = token_logprobs(
+            token,
+            logprob,
+            int(samples.ranks[index]),
+            samples.top_ids[index].tolist(),
+            samples.top_logprobs[index].tolist(),
+            request.group.params.logprobs or 0,
+            self._token_text,
+        )
+        completion.logprobs = [entry]
+
+    def _token_text(self, token: int) -> str | None:
+        if self._tokenizer is None:
+            return None
+        if token not in self._token_texts:
+            self._token_texts[token] = self._tokenizer.decode([token], skip_special_tokens=False)
+        return self._token_texts[token]
+
+    def _native(self, call: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        began = time.perf_counter()
+        try:
+            return call(*args, **kwargs)
+        finally:
+            self.stats.native_seconds += time.perf_counter() - began
+
+    def _require_alive(self) -> Runner:
+        if self.failure is not None or self._runner is None:
+            raise EngineDeadError(f"the engine serves nothing more: {self.failure}") from self.failure
+        return self._runner

@@ -1,0 +1,214 @@
+"""Intake: everything that can be wrong with a request is found here, before it costs anything."""
+
+from __future__ import annotations
+
+import operator
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias, TypedDict
+
+from octavo.engine.request import RequestGroup
+from octavo.engine.sampling_params import SamplingParams
+from octavo.errors import ContextLengthError, InvalidRequestError
+from octavo.text.tokenizer import Tokenizer
+
+
+class PromptFields(TypedDict, total=False):
+    """``prompt`` is a text, tokenised as it stands; with ``prompt_token_ids`` it is only reported back."""
+
+    prompt: str
+    prompt_token_ids: Sequence[int]
+
+
+Prompt: TypeAlias = str | Sequence[int] | PromptFields
+"""Text, token ids, or a mapping."""
+
+
+class RequestOptions(NamedTuple):
+    """What a caller may say about a request beside how to sample.
+
+    ``priority``: lower runs first. ``cache_salt``: requests share cached blocks only under equal salts.
+    ``timeout``: seconds from now after which the answer ends as it is, with finish_reason ``"timeout"``.
+    """
+
+    priority: int = 0
+    cache_salt: str | bytes = b""
+    timeout: float | None = None
+
+
+class Intake:
+    """Turns prompts into validated request groups. Changes nothing, so any thread may use it.
+
+    Args:
+        tokenizer: ``None`` for a model that is driven by token ids alone.
+        max_model_len: most tokens of prompt and output together.
+        pool_tokens: most tokens the KV memory holds.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        *,
+        eos_token_ids: frozenset[int],
+        vocab_size: int,
+        max_model_len: int,
+        pool_tokens: int,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.eos_token_ids = eos_token_ids
+        self.vocab_size = vocab_size
+        self.max_model_len = max_model_len
+        self.pool_tokens = pool_tokens
+
+    def accept(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        options: RequestOptions | None = None,
+    ) -> RequestGroup:
+        """Check a request and make its group.
+
+        Raises:
+            InvalidRequestError: the prompt is empty, not a prompt, or names unknown tokens; or a parameter
+                does not fit this model.
+            ContextLengthError: prompt and output together are more than the context or the KV memory holds.
+        """
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequestError(
+                f"sampling_params must be SamplingParams; got {type(params).__name__}",
+                param="sampling_params",
+            )
+        text, token_ids = self._tokenise(prompt)
+        self._check_params(params)
+        now = time.monotonic()
+        priority, cache_salt, timeout = _check_options(options or RequestOptions())
+        return RequestGroup(
+            request_id or uuid.uuid4().hex,
+            text,
+            token_ids,
+            params,
+            max_output_tokens=self._max_output_tokens(len(token_ids), params),
+            arrival_time=now,
+            priority=priority,
+            deadline=None if timeout is None else now + timeout,
+            cache_salt=cache_salt,
+        )
+
+    def banned_before_minimum(self, params: SamplingParams) -> tuple[int, ...]:
+        """Tokens that may not be drawn before ``min_tokens``: those that would end the answer."""
+        if not params.min_tokens:
+            return ()
+        eos = () if params.ignore_eos else tuple(sorted(self.eos_token_ids))
+        return (*eos, *(params.stop_token_ids or ()))
+
+    def _tokenise(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+        text: object
+        tokens: object
+        if isinstance(prompt, Mapping):
+            unknown = sorted(set(prompt) - {"prompt", "prompt_token_ids"})
+            if unknown or not prompt:
+                raise InvalidRequestError(
+                    f"a prompt mapping has 'prompt', 'prompt_token_ids', or both; got {sorted(prompt)}",
+                    param="prompt",
+                )
+            text, tokens = prompt.get("prompt"), prompt.get("prompt_token_ids")
+        elif isinstance(prompt, str):
+            text, tokens = prompt, None
+        else:
+            text, tokens = None, prompt
+        if text is not None and not isinstance(text, str):
+            raise InvalidRequestError(f"'prompt' must be text; got {type(text).__name__}", param="prompt")
+        if tokens is not None or text is None:
+            return text, self._check_tokens(tokens)
+        if self.tokenizer is None:
+            raise InvalidRequestError("this model has no tokenizer; give token ids", param="prompt")
+        return text, self._check_tokens(self.tokenizer.encode(text))
+
+    def _check_tokens(self, tokens: object) -> list[int]:
+        if isinstance(tokens, (str, bytes, Mapping)) or not hasattr(tokens, "__iter__"):
+            raise InvalidRequestError(
+                f"a prompt is a text or a list of token ids; got {type(tokens).__name__}", param="prompt"
+            )
+        try:
+            token_ids = [token if type(token) is int else _as_int(token) for token in tokens]
+        except TypeError as error:
+            raise InvalidRequestError(
+                f"a token id must be a whole number; {error}", param="prompt"
+            ) from error
+        if not token_ids:
+            raise InvalidRequestError("the prompt has no tokens; give at least one", param="prompt")
+        low, high = min(token_ids), max(token_ids)
+        if low < 0 or high >= self.vocab_size:
+            wrong = low if low < 0 else high
+            raise InvalidRequestError(
+                f"token id {wrong} is not in this model's vocabulary of 0 to {self.vocab_size - 1}",
+                param="prompt",
+            )
+        return token_ids
+
+    def _check_params(self, params: SamplingParams) -> None:
+        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+            wrong = [token for token in getattr(params, name) or () if token >= self.vocab_size]
+            if wrong:
+                raise InvalidRequestError(
+                    f"{name} names token {wrong[0]}; this model's vocabulary is 0 to {self.vocab_size - 1}",
+                    param=name,
+                )
+        if params.stop_strings and self.tokenizer is None:
+            raise InvalidRequestError(
+                "this model has no tokenizer, so it cannot find stop strings", param="stop"
+            )
+        banned = set(self.banned_before_minimum(params))
+        if params.allowed_token_ids is not None and banned.issuperset(params.allowed_token_ids):
+            raise InvalidRequestError(
+                "every token in allowed_token_ids ends the answer, so min_tokens cannot be reached; "
+                "allow others or set min_tokens to 0",
+                param="allowed_token_ids",
+            )
+
+    def _max_output_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
+        limit, what = self.max_model_len, "the context"
+        if self.pool_tokens < limit:
+            limit, what = self.pool_tokens, "the KV memory"
+        if num_prompt_tokens > limit:
+            raise ContextLengthError(
+                f"the prompt has {num_prompt_tokens:,} tokens; {what} holds {limit:,}",
+                requested=num_prompt_tokens,
+                limit=limit,
+            )
+        wanted = max(1, params.min_tokens) if params.max_tokens is None else params.max_tokens
+        total = num_prompt_tokens + wanted
+        if total > limit:
+            raise ContextLengthError(
+                f"the prompt has {num_prompt_tokens:,} tokens and {wanted:,} more are asked for, "
+                f"{total:,} together; {what} holds {limit:,}. Shorten the prompt or lower max_tokens",
+                requested=total,
+                limit=limit,
+                param="max_tokens",
+            )
+        return limit - num_prompt_tokens if params.max_tokens is None else params.max_tokens
+
+
+def _check_options(options: RequestOptions) -> tuple[int, bytes, float | None]:
+    priority, salt, timeout = options
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise InvalidRequestError(f"priority must be a whole number; got {priority!r}", param="priority")
+    if not isinstance(salt, (str, bytes)):
+        raise InvalidRequestError(f"cache_salt must be text or bytes; got {salt!r}", param="cache_salt")
+    if timeout is not None and (
+        isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0
+    ):
+        raise InvalidRequestError(
+            f"timeout must be a number of seconds above 0; got {timeout!r}", param="timeout"
+        )
+    return priority, salt.encode() if isinstance(salt, str) else salt, timeout
+
+
+def _as_int(token: object) -> int:
+    """A token id from another library's integer (numpy, torch)."""
+    if isinstance(token, bool):
+        raise TypeError(f"got {token!r}")
+    return operator.index(token)  # type: ignore[arg-type]

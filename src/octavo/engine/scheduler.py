@@ -1,0 +1,251 @@
+"""Scheduler: what is computed in the next step. It knows no prefill and no decode; computed tokens catch up.
+
+One step in order: running requests, oldest first, get the blocks for their missing tokens (preempting the
+youngest when there are none); then, if nobody was preempted, waiting requests are admitted oldest first::
+
+    budget  | decodes: one token each, always in | missing tokens of older ... younger | admitted ... |
+            0                                                                    max_num_batched_tokens
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from octavo.engine.outputs import FinishReason
+from octavo.engine.request import Request, RequestStatus
+from octavo.kv.manager import KVCacheManager, PrefixHit
+
+
+@dataclass(slots=True)
+class SchedulerOutput:
+    """What one step computes: ``num_tokens[i]`` missing tokens of ``requests[i]``, after ``copies`` were
+    made.
+
+    ``copies``: (source, target) blocks in order; source 0 zeroes the target. ``forks``: (computed, new)
+    requests; the new one shares the computed one's blocks and its row of logits once the step is computed.
+    """
+
+    requests: list[Request] = field(default_factory=list)
+    num_tokens: list[int] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    forks: list[tuple[Request, Request]] = field(default_factory=list)
+    preempted: list[Request] = field(default_factory=list)
+    admitted: list[Request] = field(default_factory=list)
+
+    @property
+    def total_num_tokens(self) -> int:
+        return sum(self.num_tokens)
+
+
+class Scheduler:
+    """Owns the order of requests and asks the KV cache for their blocks.
+
+    ``waiting`` and ``running`` are kept sorted, oldest first: by priority value, then by arrival. A waiting
+    request does not displace a running one of lower priority; it goes first when room appears.
+    """
+
+    def __init__(self, kv: KVCacheManager, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+        self.kv = kv
+        self.max_num_batched_tokens = max_num_batched_tokens
+        # Every running decode fits the budget of every step, so no more may run than the budget has tokens.
+        self.max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
+        self.waiting: list[Request] = []
+        self.running: list[Request] = []
+        self._free_rows = list(range(self.max_num_seqs - 1, -1, -1))
+
+    def __iter__(self) -> Iterator[Request]:
+        yield from self.running
+        yield from self.waiting
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self.running or self.waiting)
+
+    def add(self, request: Request) -> None:
+        """Queue a request. Its blocks must be those of ``kv.new_sequence`` and its size must fit the pool."""
+        bisect.insort(self.waiting, request, key=_order)
+
+    def schedule(self) -> SchedulerOutput:
+        """Choose the next step and take the blocks it writes. Empty only if nothing is unfinished.
+
+        Mutates: preempts, admits, reserves seats for forks. The caller computes the step, then calls
+        :meth:`advance` with the same output.
+        """
+        output = SchedulerOutput()
+        budget = self._schedule_running(output)
+        if not output.preempted:
+            for request, count in zip(output.requests, output.num_tokens, strict=True):
+                if request.group.params.n > 1:
+                    self._reserve_forks(request, count, output)
+            self._admit(output, budget)
+        return output
+
+    def advance(self, output: SchedulerOutput) -> None:
+        """Record that a scheduled step was computed: only now are its blocks published and its forks made."""
+        for request, count in zip(output.requests, output.num_tokens, strict=True):
+            request.num_computed_tokens += count
+            self.kv.publish(request.blocks, request.num_computed_tokens)
+        for computed, new in output.forks:
+            new.blocks = self.kv.fork(computed.blocks, new.token_ids)
+            new.num_computed_tokens = computed.num_computed_tokens
+            self._start(new)
+
+    def append_token(self, request: Request, token: int) -> None:
+        """Give a running request, all of whose tokens are computed, its next token."""
+        request.token_ids.append(token)
+        if not request.params.use_cache:
+            request.num_computed_tokens = 0
+
+    def finish(self, request: Request, reason: FinishReason, stop_reason: int | str | None = None) -> None:
+        """End a request in whatever state it is, and give its blocks back. Finishing twice is harmless."""
+        if request.status is RequestStatus.RUNNING:
+            self._stop(request, publish_tail=True)
+        elif request.status is RequestStatus.WAITING:
+            self.waiting.remove(request)
+        else:
+            return
+        request.status = RequestStatus.FINISHED
+        request.finish_reason = reason
+        request.stop_reason = stop_reason
+
+    def clear(self) -> list[Request]:
+        """Forget every request, whatever state a failure left it in, and give all blocks back."""
+        unfinished = [*self.running, *self.waiting]
+        for request in unfinished:
+            self.kv.release(request.blocks, publish_tail=False)
+        self.running.clear()
+        self.waiting.clear()
+        return unfinished
+
+    # One step ----------------------------------------------------------------------------------------
+
+    def _schedule_running(self, output: SchedulerOutput) -> int:
+        """Schedule running requests, oldest first; return the budget that is left."""
+        budget = self.max_num_batched_tokens
+        reserved = sum(request.num_missing_tokens == 1 for request in self.running)
+        index = 0
+        while index < len(self.running):
+            request = self.running[index]
+            missing = request.num_missing_tokens
+            if missing == 1:
+                count = 1
+                reserved -= 1
+            else:
+                count = min(missing, budget - reserved)
+            if count > 0:
+                while (
+                    allocation := self.kv.extend(request.blocks, request.num_computed_tokens + count)
+                ) is None:
+                    victim = self.running[-1]
+                    if victim is not request and victim.num_missing_tokens == 1:
+                        reserved -= 1
+                    self._preempt(victim, output)
+                    if victim is request:
+                        return budget
+                self._take(request, count, allocation.copies, output)
+                budget -= count
+            index += 1
+        return budget
+
+    def _admit(self, output: SchedulerOutput, budget: int) -> None:
+        index = 0
+        while index < len(self.waiting) and budget > 0 and self._free_rows:
+            request = self.waiting[index]
+            hit = None if self._sibling_computes_prompt(request) else self.kv.find_hit(request.blocks)
+            if hit is None or hit.pending:
+                index += 1  # somebody is computing this very prefix: wait for it, and let others pass
+                continue
+            count = self._start_waiting(request, hit, budget, output)
+            if count == 0:
+                return  # strictly in order: a smaller, younger request does not overtake for want of blocks
+            budget -= count
+
+    def _start_waiting(self, request: Request, hit: PrefixHit, budget: int, output: SchedulerOutput) -> int:
+        """Admit one request and return how many tokens of it are scheduled, 0 if its blocks do not fit."""
+        count = min(request.num_tokens - hit.num_tokens, budget)
+        allocation = None
+        if not self.running or self._has_room_for(request, hit):
+            allocation = self.kv.admit(request.blocks, hit, hit.num_tokens + count)
+        if allocation is None:
+            return 0
+        self.waiting.remove(request)
+        request.num_computed_tokens = hit.num_tokens
+        if request.group.num_cached_tokens is None:
+            request.group.num_cached_tokens = hit.num_tokens
+        self._start(request)
+        output.admitted.append(request)
+        self._take(request, count, allocation.copies, output)
+        if request.group.params.n > 1:
+            self._reserve_forks(request, count, output)
+        return count
+
+    def _has_room_for(self, request: Request, hit: PrefixHit) -> bool:
+        """Whether all tokens there are, of ``request`` and of those that run, have blocks.
+
+        Admitting more would preempt it again before it is done: computing for nothing.
+        """
+        groups, size = self.kv.num_groups, self.kv.block_size
+        shared = sum(block.ref_count > 0 for blocks in hit.blocks for block in blocks)
+        needed = -(-request.num_tokens // size) * groups - shared
+        for other in self.running:
+            needed += max(0, -(-other.num_tokens // size) - other.blocks.num_blocks) * groups
+        return needed <= self.kv.num_free_blocks
+
+    def _take(
+        self, request: Request, count: int, copies: list[tuple[int, int]], output: SchedulerOutput
+    ) -> None:
+        output.requests.append(request)
+        output.num_tokens.append(count)
+        output.copies.extend(copies)
+
+    def _reserve_forks(self, request: Request, count: int, output: SchedulerOutput) -> None:
+        """Seat the siblings that can share ``request``'s prompt, which this step completes."""
+        if not request.params.use_cache or request.num_computed_tokens + count != request.num_prompt_tokens:
+            return
+        for sibling in request.group.requests:
+            if not self._free_rows:
+                return
+            fresh = sibling.status is RequestStatus.WAITING and sibling.num_output_tokens == 0
+            if fresh and sibling.table_row < 0:
+                self.waiting.remove(sibling)
+                sibling.table_row = self._free_rows.pop()
+                output.forks.append((request, sibling))
+
+    def _sibling_computes_prompt(self, request: Request) -> bool:
+        """Whether a running sibling will soon share its prompt's blocks with ``request``."""
+        if request.params.n == 1 or not request.params.use_cache or request.num_output_tokens:
+            return False
+        return any(
+            sibling.status is RequestStatus.RUNNING and not sibling.prompt_computed
+            for sibling in request.group.requests
+        )
+
+    # States ------------------------------------------------------------------------------------------
+
+    def _start(self, request: Request) -> None:
+        if request.table_row < 0:
+            request.table_row = self._free_rows.pop()
+        request.table_version = -1
+        request.status = RequestStatus.RUNNING
+        bisect.insort(self.running, request, key=_order)
+
+    def _stop(self, request: Request, *, publish_tail: bool) -> None:
+        self.running.remove(request)
+        self.kv.release(request.blocks, publish_tail=publish_tail)
+        self._free_rows.append(request.table_row)
+        request.table_row = -1
+
+    def _preempt(self, request: Request, output: SchedulerOutput) -> None:
+        """Take a running request's blocks away; its tokens, output included, are computed again later."""
+        self._stop(request, publish_tail=False)
+        request.num_computed_tokens = 0
+        request.status = RequestStatus.WAITING
+        request.group.metrics.num_preemptions += 1
+        self.add(request)
+        output.preempted.append(request)
+
+
+def _order(request: Request) -> tuple[int, int]:
+    return request.order

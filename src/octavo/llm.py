@@ -1,0 +1,387 @@
+"""LLM: a model in this process, asked synchronously."""
+
+from __future__ import annotations
+
+import operator
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar, overload
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from octavo.config import EngineConfig
+from octavo.engine.assemble import Assembly, Messages, StartupSummary, assemble
+from octavo.engine.assemble import Progress as LoadProgress
+from octavo.engine.engine import Engine
+from octavo.engine.intake import Prompt, PromptFields, RequestOptions
+from octavo.engine.interrupts import deferred_interrupts
+from octavo.engine.outputs import RequestOutput
+from octavo.engine.request import RequestGroup
+from octavo.engine.sampling_params import SamplingParams
+from octavo.engine.stats import EngineStats
+from octavo.errors import InvalidRequestError
+from octavo.model.source import DEFAULT_MODEL
+from octavo.text.chat import RenderedChat
+from octavo.text.tokenizer import Tokenizer
+
+Conversation = Messages
+_T = TypeVar("_T")
+_Inbox = deque[RequestOutput]
+
+
+class LLM:
+    """A model with its KV cache. Made once; asked as often as one likes, from any thread.
+
+    Use it as a context manager, or call :meth:`close`, to give its memory back early.
+
+    Args:
+        model: a folder, a ``.gguf`` file, a hub id, or the name of the embedded model.
+        revision: branch, tag or commit of a hub id.
+        progress: told (bytes done, bytes in all) while the model is fetched and loaded.
+        config: the fields of :class:`octavo.EngineConfig`: ``kv_memory``, ``block_size``, ``max_model_len``,
+            ``threads``, ``max_num_seqs``, ``max_num_batched_tokens``, ``enable_prefix_caching``, ``seed``,
+            ...
+
+    Raises:
+        ModelError, ConfigError: see :func:`octavo.engine.assemble.assemble`.
+    """
+
+    def __init__(
+        self,
+        model: str | Path = DEFAULT_MODEL,
+        *,
+        revision: str | None = None,
+        progress: LoadProgress | None = None,
+        **config: Any,
+    ) -> None:
+        self._assembly = assemble(model, EngineConfig(**config), revision=revision, progress=progress)
+        self._lock = threading.Lock()
+        self._inboxes: dict[str, _Inbox] = {}
+        self._to_abort: deque[str] = deque()
+
+    @classmethod
+    def from_assembly(cls, assembly: Assembly) -> LLM:
+        """Take over an engine that was assembled elsewhere; nobody else may drive it from now on."""
+        self = cls.__new__(cls)
+        self._assembly = assembly
+        self._lock = threading.Lock()
+        self._inboxes = {}
+        self._to_abort = deque()
+        return self
+
+    @property
+    def summary(self) -> StartupSummary:
+        """What was started: blocks, tokens, and bytes as planned and as allocated."""
+        return self._assembly.summary
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._assembly.tokenizer
+
+    @property
+    def engine(self) -> Engine:
+        """The engine itself, to look at; requests go through the methods here."""
+        return self._assembly.engine
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool | None = None,
+        priority: int | Sequence[int] = 0,
+        cache_salt: str | bytes = b"",
+        timeout: float | None = None,
+    ) -> list[RequestOutput]:
+        """Answer prompts, all of them at once, and return the whole answers in the order of the prompts.
+
+        Args:
+            prompts: one prompt or a list. A prompt is text, a list of token ids, ``{"prompt": text}`` or
+                ``{"prompt_token_ids": ids}``. A flat list of numbers is one prompt.
+            sampling_params: for all prompts, or one for each.
+            use_tqdm: show a progress bar on standard error. ``None``: for several prompts, on a terminal.
+            priority: lower runs first; for all prompts, or one for each.
+            cache_salt: requests share cached blocks only under equal salts.
+            timeout: seconds after which an answer ends as it is, with finish_reason ``"timeout"``.
+
+        Raises:
+            InvalidRequestError: a prompt or parameter cannot be served as given; before any is computed.
+            EngineDeadError: the engine failed, now or earlier; ``__cause__`` says why.
+        """
+        listed = _prompt_list(prompts)
+        params = _one_each(
+            "sampling_params", sampling_params or SamplingParams(), SamplingParams, len(listed)
+        )
+        priorities = _one_each("priority", priority, int, len(listed))
+        accept = self.engine.intake.accept
+        groups = [
+            accept(prompt, params[index], options=RequestOptions(priorities[index], cache_salt, timeout))
+            for index, prompt in enumerate(listed)
+        ]
+        if use_tqdm is None:
+            use_tqdm = len(groups) > 1 and sys.stderr.isatty()
+        return self._complete(groups, use_tqdm)
+
+    @overload
+    def chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        stream: Literal[False] = False,
+        use_tqdm: bool | None = None,
+        priority: int = 0,
+        cache_salt: str | bytes = b"",
+        timeout: float | None = None,
+        **template: Any,
+    ) -> list[RequestOutput]: ...
+    @overload
+    def chat(
+        self,
+        messages: Conversation,
+        sampling_params: SamplingParams | None = None,
+        *,
+        stream: Literal[True],
+        priority: int = 0,
+        cache_salt: str | bytes = b"",
+        timeout: float | None = None,
+        **template: Any,
+    ) -> Iterator[RequestOutput]: ...
+    def chat(
+        self,
+        messages: Any,
+        sampling_params: Any = None,
+        *,
+        stream: bool = False,
+        use_tqdm: bool | None = None,
+        priority: int = 0,
+        cache_salt: str | bytes = b"",
+        timeout: float | None = None,
+        **template: Any,
+    ) -> list[RequestOutput] | Iterator[RequestOutput]:
+        """Answer a conversation or a list of them; otherwise as :meth:`generate`, or :meth:`stream`.
+
+        Args:
+            messages: ``[{"role": ..., "content": ...}, ...]``, or a list of such lists.
+            stream: yield increments of the one answer instead of returning whole ones.
+            template: how to render: ``tools``, ``add_generation_prompt`` (by default unless the final message
+                is continued), ``continue_final_message``, ``chat_template``, ``chat_template_kwargs``; see
+                :meth:`render`.
+
+        Raises:
+            TemplateError: the model has no chat template, or it refuses these messages.
+            InvalidRequestError, EngineDeadError: as :meth:`generate`.
+        """
+        single = not (_is_list(messages) and messages and _is_list(messages[0]))
+        conversations = [messages] if single else list(messages)
+        prompts = [_as_prompt(self.render(conversation, **template)) for conversation in conversations]
+        if stream:
+            if not single:
+                raise InvalidRequestError("one conversation at a time can be streamed", param="stream")
+            return self.stream(
+                prompts[0], sampling_params, priority=priority, cache_salt=cache_salt, timeout=timeout
+            )
+        return self.generate(
+            prompts,
+            sampling_params,
+            use_tqdm=use_tqdm,
+            priority=priority,
+            cache_salt=cache_salt,
+            timeout=timeout,
+        )
+
+    def stream(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | bytes = b"",
+        timeout: float | None = None,
+    ) -> Iterator[RequestOutput]:
+        """Answer one prompt in increments, as they are computed; see :class:`RequestOutput` for their shape.
+
+        Each holds only what is new: joining ``outputs[i].text`` of all gives the text of the whole answer.
+        Computing begins with the first one asked for and goes on while the next is waited for. Closing the
+        iterator aborts.
+
+        Raises:
+            InvalidRequestError: at once. EngineDeadError: while iterating.
+        """
+        options = RequestOptions(priority, cache_salt, timeout)
+        group = self.engine.intake.accept(prompt, sampling_params or SamplingParams(), options=options)
+        return self._increments(group)
+
+    def render(self, messages: Conversation, **template: Any) -> RenderedChat:
+        """Render a conversation without answering it; see :meth:`octavo.engine.assemble.Assembly.render`."""
+        return self._assembly.render(messages, **template)
+
+    def reset_prefix_cache(self) -> int:
+        """Forget every cached block that no request holds. Returns how many there were."""
+        with self._lock:
+            return self.engine.reset_prefix_cache()
+
+    def stats(self) -> EngineStats:
+        """A copy of the engine's counters."""
+        with self._lock:
+            return self.engine.snapshot()
+
+    def close(self) -> None:
+        """Drop whatever is unfinished and give the memory of model and cache back. Twice is harmless."""
+        with self._lock:
+            self.engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Driving the engine ------------------------------------------------------------------------------
+
+    def _complete(self, groups: list[RequestGroup], show_progress: bool) -> list[RequestOutput]:
+        inbox: _Inbox = deque()
+        whole: dict[str, RequestOutput] = {}
+        unfinished = {group.request_id for group in groups}
+        try:
+            self._add(groups, inbox)
+            with _Bar(len(groups), show_progress) as bar:
+                while unfinished:
+                    output = self._next(inbox)
+                    if output.request_id in whole:
+                        whole[output.request_id].extend(output)
+                    else:
+                        whole[output.request_id] = output
+                    if output.finished:
+                        unfinished.remove(output.request_id)
+                    bar.update(output)
+        finally:
+            self._abandon(unfinished)
+        return [whole[group.request_id] for group in groups]
+
+    def _increments(self, group: RequestGroup) -> Iterator[RequestOutput]:
+        inbox: _Inbox = deque()
+        try:
+            self._add([group], inbox)
+            while True:
+                output = self._next(inbox)
+                yield output
+                if output.finished:
+                    return
+        finally:
+            self._abandon([group.request_id])
+
+    def _add(self, groups: list[RequestGroup], inbox: _Inbox) -> None:
+        with self._lock:
+            for group in groups:
+                self.engine.add(group)
+                self._inboxes[group.request_id] = inbox
+
+    def _next(self, inbox: _Inbox) -> RequestOutput:
+        """The next output for ``inbox``. Whoever waits drives the engine, for everybody who waits."""
+        while not inbox:
+            with self._lock:
+                if not inbox:
+                    self._step()
+        return inbox.popleft()
+
+    def _step(self) -> None:
+        with deferred_interrupts():
+            self._abort_abandoned()
+            for output in self.engine.step():
+                inbox = self._inboxes.get(output.request_id)
+                if inbox is not None:
+                    inbox.append(output)
+                if output.finished:
+                    self._inboxes.pop(output.request_id, None)
+
+    def _abandon(self, request_ids: Sequence[str] | set[str]) -> None:
+        """Abort requests whose caller is gone: now, or, if the engine is in a step, right before the next.
+
+        A forgotten iterator is closed whenever Python collects it, possibly in the middle of a step.
+        """
+        self._to_abort.extend(request_ids)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._abort_abandoned()
+            finally:
+                self._lock.release()
+
+    def _abort_abandoned(self) -> None:
+        while self._to_abort:
+            request_id = self._to_abort.popleft()
+            self._inboxes.pop(request_id, None)
+            self.engine.abort(request_id)
+
+
+class _Bar:
+    """A progress bar over finished prompts, with generated tokens per second; or nothing."""
+
+    def __init__(self, total: int, shown: bool) -> None:
+        columns = (TextColumn("prompts"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        speed = TextColumn("{task.fields[tokens]} tokens")
+        self._progress = Progress(*columns, speed, console=Console(stderr=True)) if shown else None
+        self._task = self._progress.add_task("", total=total, tokens=0) if self._progress else None
+        self._tokens = 0
+
+    def update(self, output: RequestOutput) -> None:
+        self._tokens += sum(len(completion.token_ids) for completion in output.outputs)
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, advance=int(output.finished), tokens=self._tokens)
+
+    def __enter__(self) -> Self:
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+def _as_prompt(rendered: RenderedChat) -> PromptFields:
+    return {"prompt": rendered.text, "prompt_token_ids": rendered.prompt_token_ids}
+
+
+def _prompt_list(prompts: Any) -> list[Prompt]:
+    """One prompt or several as a list; a flat sequence of numbers is one."""
+    if isinstance(prompts, (str, bytes, Mapping)):
+        return [prompts]  # type: ignore[list-item]
+    if not hasattr(prompts, "__iter__"):
+        raise InvalidRequestError(
+            f"prompts must be a prompt or a list of prompts; got {type(prompts).__name__}", param="prompts"
+        )
+    listed = list(prompts)
+    return [listed] if listed and _is_number(listed[0]) else listed
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+def _one_each(name: str, given: Any, kind: type[_T], count: int) -> list[_T]:
+    """``given`` for each of ``count`` prompts, or its ``count`` elements."""
+    if isinstance(given, kind):
+        return [given] * count
+    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence) or len(given) != count:
+        size = f"{len(given)} of them" if isinstance(given, Sequence) else type(given).__name__
+        raise InvalidRequestError(
+            f"{name} must be one {kind.__name__} or a list of {count}, one for each prompt; got {size}",
+            param=name,
+        )
+    return list(given)
