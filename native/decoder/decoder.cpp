@@ -119,34 +119,27 @@ void Decoder::run_layer(Pass& pass, int layer) {
 void Decoder::run_matrix(Pass& pass, const Packed& w, const uint16_t* x, size_t ldx, int rows, float* out, size_t ldo,
                          bool add) {
   const Gemm gemm{x, ldx, w.data(), w.kpairs()};
-  const int row_units = ceil_div(rows, kRowsPerUnit);
-  // Few rows: the weights' way from memory is the cost, and halves of panels share it out evenly.
-  const int cols = row_units == 1 ? kPanel / 2 : kPanel;
-  const int pieces = w.panels() * (kPanel / cols);
-  const int per_unit = row_units > 1 ? 1 : std::max(1, pieces / (threads_.size() * kUnitsPerThread));
-  const int column_units = ceil_div(pieces, per_unit);
-  pass.run(size_t(column_units) * row_units, [&](size_t unit) {
+  const int row_units = ceil_div(rows, kRowsPerUnit), panels = w.panels();
+  // Few rows: the weights' way from memory is the cost. Whole panels in a row keep it one stream per thread.
+  const int per_unit = row_units > 1 ? 1 : std::max(1, panels / (threads_.size() * kUnitsPerThread));
+  pass.run(size_t(ceil_div(panels, per_unit)) * row_units, [&](size_t unit) {
     const int row0 = int(unit % row_units) * kRowsPerUnit, row1 = std::min(rows, row0 + kRowsPerUnit);
-    const int first = int(unit / row_units) * per_unit, last = std::min(pieces, first + per_unit);
-    for (int piece = first; piece < last; piece++) {
-      const int panel = piece * cols / kPanel, col0 = piece * cols % kPanel;
+    const int first = int(unit / row_units) * per_unit, last = std::min(panels, first + per_unit);
+    for (int panel = first; panel < last; panel++) {
       if (add)
-        kernels_.gemm_add(gemm, row0, row1, panel, col0, cols, out, ldo);
+        kernels_.gemm_add(gemm, row0, row1, panel, out, ldo);
       else
-        kernels_.gemm_store(gemm, row0, row1, panel, col0, cols, out, ldo, w.n);
+        kernels_.gemm_store(gemm, row0, row1, panel, out, ldo, w.n);
     }
   });
 }
 
 void Decoder::run_swiglu(Pass& pass, const Packed& w, int rows) {
   const Gemm gemm{normed_.as<uint16_t>(), size_t(stride_), w.data(), w.kpairs()};
-  const int row_units = ceil_div(rows, kRowsPerUnit), cols = row_units == 1 ? kPanel / 2 : kPanel;
-  const int pieces = w.panels() / 2 * (kPanel / cols);
-  pass.run(size_t(pieces) * row_units, [&](size_t unit) {
+  const int row_units = ceil_div(rows, kRowsPerUnit);
+  pass.run(size_t(w.panels() / 2) * row_units, [&](size_t unit) {
     const int row0 = int(unit % row_units) * kRowsPerUnit, row1 = std::min(rows, row0 + kRowsPerUnit);
-    const int piece = int(unit / row_units);
-    kernels_.gemm_swiglu(gemm, row0, row1, piece * cols / kPanel, piece * cols % kPanel, cols, act_.as<uint16_t>(),
-                         act_stride_);
+    kernels_.gemm_swiglu(gemm, row0, row1, int(unit / row_units), act_.as<uint16_t>(), act_stride_);
   });
 }
 

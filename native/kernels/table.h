@@ -47,11 +47,11 @@ struct Attention {
 struct Kernels {
   const char* name;
 
-  // rows [row0, row1) x columns [col0, col0 + cols) of one panel; cols is 32 or 64.
-  void (*gemm_store)(const Gemm&, int row0, int row1, int panel, int col0, int cols, float* out, size_t ldo, int limit);
-  void (*gemm_add)(const Gemm&, int row0, int row1, int panel, int col0, int cols, float* out, size_t ldo);
+  // rows [row0, row1) of one panel; columns from `limit` on are not written.
+  void (*gemm_store)(const Gemm&, int row0, int row1, int panel, float* out, size_t ldo, int limit);
+  void (*gemm_add)(const Gemm&, int row0, int row1, int panel, float* out, size_t ldo);
   // act = silu(gate) * up; panels 2 * pair and 2 * pair + 1 of w hold 64 gates and their 64 ups.
-  void (*gemm_swiglu)(const Gemm&, int row0, int row1, int pair, int col0, int cols, uint16_t* act, size_t lda);
+  void (*gemm_swiglu)(const Gemm&, int row0, int row1, int pair, uint16_t* act, size_t lda);
 
   // out = bf16(x * rsqrt(mean(x^2) + eps) * weight); stride is a multiple of 64, zero beyond hidden.
   void (*rmsnorm)(const float* x, const float* weight, uint16_t* out, int hidden, int stride, float eps);
