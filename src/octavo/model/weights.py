@@ -50,7 +50,7 @@ def load_model(
     copy = PackedCopy(source) if packed_copies and source.needs_dequantising else None
     if copy is None or not copy.exists():
         source.check()
-    model = _empty_model(source.spec, isa, threads or _native.available_threads())
+    model = empty_model(source.spec, isa, threads or _native.available_threads())
     digest = copy.load(model.buffers()) if copy else None
     if digest is None:
         _fill(model, source, progress)
@@ -78,7 +78,13 @@ def choose_isa(isa: str | None = None) -> str:
     return wanted
 
 
-def _empty_model(spec: ModelSpec, isa: str, threads: int) -> _native.Model:
+def empty_model(spec: ModelSpec, isa: str, threads: int) -> _native.Model:
+    """A native model of this shape, its weights still zero.
+
+    Raises:
+        ModelError: the weights do not fit into this machine's memory.
+        UnsupportedModelError: the native core refuses the shape.
+    """
     try:
         return _native.Model(
             vocab_size=spec.vocab_size,
