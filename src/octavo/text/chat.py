@@ -130,7 +130,7 @@ class ChatTemplate:
         text = render(conversation, tool_list, True)
         check_text(text, "messages")
         return RenderedChat(
-            Conversation(text, conversation, tool_list or [], render, continue_final_message), self._tokenizer
+            Conversation(text, conversation, tool_list, render, continue_final_message), self._tokenizer
         )
 
     def _pick(self, has_tools: bool) -> _Template:

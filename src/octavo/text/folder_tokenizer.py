@@ -11,7 +11,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from octavo.errors import ModelError, ModelNotFoundError, UnsupportedModelError
-from octavo.text.postprocess import keep_whole_offsets, mark_special, surround
+from octavo.text.postprocess import keep_whole_offsets, mark_special
 from octavo.text.tokenizer import TemplateSource, Tokenizer
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -20,10 +20,11 @@ _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_
 def tokenizer_from_folder(folder: Path) -> Tokenizer:
     """Read the tokenizer of a model folder.
 
-    ``tokenizer.json`` is the tokenizer. ``tokenizer_config.json`` and ``special_tokens_map.json`` name the
-    special tokens, add tokens, say whether bos and eos go around a text, and may hold the chat template
-    (which ``chat_template.jinja`` overrides). ``generation_config.json``, or else ``config.json``, lists what
-    ends a generation.
+    ``tokenizer.json`` is the tokenizer, and what goes around a text is its to say (as in transformers, which
+    leaves ``add_bos_token`` and ``add_eos_token`` in the configuration unread). ``tokenizer_config.json`` and
+    ``special_tokens_map.json`` name the special tokens, may add tokens, and may hold the chat template, which
+    ``chat_template.jinja`` overrides. ``generation_config.json``, or else ``config.json``, lists what ends a
+    generation.
 
     Raises:
         ModelNotFoundError: the folder has no tokenizer.
@@ -35,10 +36,6 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     named = _named_tokens(config, _read_json(folder / "special_tokens_map.json"))
     _add_tokens(backend, config.get("added_tokens_decoder") or {}, folder)
     mark_special(backend, set(named.values()))
-    if "add_bos_token" in config or "add_eos_token" in config:
-        bos = named.get("bos_token") if config.get("add_bos_token") else None
-        eos = named.get("eos_token") if config.get("add_eos_token") else None
-        surround(backend, bos, eos)
     keep_whole_offsets(backend)
     return Tokenizer(
         backend,

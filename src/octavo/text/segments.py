@@ -1,17 +1,18 @@
 """Which part of a rendered conversation is which: tools, system blocks, messages.
 
 A template is a program, so where a part ends is found by running it again on less: the part ends where the
-two texts stop being equal. The conversation is taken in the order tools, system, messages (the order of
-breakpoints); parts are cut one after the other out of the text, so each begins where the one before it
-ended::
+two texts stop being equal. Parts are taken in the order of breakpoints (tools, system, messages), each from
+where the one before it ended, so a boundary covers its own part and all parts before it::
 
     <|system|>Be brief. Tools: {...A...} {...B...}<|end|><|user|>Hi<|end|><|assistant|>
     |-------------- tool 0 --------------| tool 1 |sys. 0|-- message 1 ---|
 
-A boundary is never later than where its part ends, and never later than a later part's. Where a template
-rewrites earlier parts in the light of later ones (drops old reasoning, moves the tools to the last message),
-boundaries come out earlier, down to nothing: what follows them does depend on what comes later, so no cache
-could have kept it.
+Here the template writes the system text before the tools, so what covers a tool covers that text too, and
+what covers the system block covers all tools. The generation prompt belongs to no part.
+
+No boundary lies after that of a later message. Where a template rewrites earlier parts in the light of later
+ones (drops old reasoning, moves the tools to the last message), boundaries come out earlier, down to nothing:
+what follows them does depend on what comes later, so no cache could have kept it.
 """
 
 from __future__ import annotations
@@ -70,13 +71,15 @@ def find_segments(conversation: Conversation, offsets: Sequence[tuple[int, int]]
     render.
     """
     finder = _BoundaryFinder(conversation)
+    leading, system_ends = finder.system_ends()
     parts: list[tuple[Kind, int, int]] = []
     parts += [("tool", index, end) for index, end in enumerate(finder.tool_ends())]
-    leading, ends = finder.system_ends()
-    parts += [("system", index, end) for index, end in enumerate(ends)]
+    parts += [("system", index, end) for index, end in enumerate(system_ends)]
+    head = len(parts)
     following = range(leading, len(conversation.messages))
     parts += [("message", index, finder.message_end(index)) for index in following]
-    boundaries = _monotone([end for _, _, end in parts])
+    ends = [end for _, _, end in parts]
+    boundaries = _monotone([*accumulate(ends[:head], max), *ends[head:]])
     # A token shared by several characters' tokens covers them all, hence the running maximum.
     token_ends = list(accumulate((end for _, end in offsets), max))
     tokens = [bisect_right(token_ends, boundary) for boundary in boundaries]
