@@ -32,10 +32,11 @@ static inline float exp2_of(float x) {
   return lanes[0];
 }
 
+// A NaN is passed over, wherever it stands: max returns its second operand if either is one.
 static float row_max(const float* x, int n) {
   F best = set1(-__builtin_inff());
   int i = 0;
-  for (; i + kLanes <= n; i += kLanes) best = max(best, load(x + i));
+  for (; i + kLanes <= n; i += kLanes) best = max(load(x + i), best);
   float result = reduce_max(best);
   for (; i < n; i++) result = x[i] > result ? x[i] : result;
   return result;

@@ -47,10 +47,10 @@ void apply_penalties(float* logits, int vocab, const SampleRequest& r, std::vect
   if (r.repetition_penalty != 1.0f) {
     seen.assign(vocab, 0);
     const auto repeat = [&](int32_t token) {
-      if (seen[token]++) return;
+      if (seen[token]) return;
+      seen[token] = 1;
       float& x = logits[token];
       x = x > 0 ? x / r.repetition_penalty : x * r.repetition_penalty;
-      seen[token] = 1;
     };
     std::for_each(r.prompt_begin, r.prompt_end, repeat);
     std::for_each(r.output_begin, r.output_end, repeat);
@@ -88,8 +88,8 @@ int32_t draw(double target, size_t count, Next&& next) {
   return last;
 }
 
-// Filters in vLLM's order: top-k, then top-p over what is left, then min-p against the best. Candidates are taken from
-// the best down, and the best has probability 1 here: probabilities are relative to it until they are drawn from.
+// Filters in transformers' order: top-k, then top-p over what is left, then min-p against the best. Candidates are taken
+// from the best down, and the best has probability 1 here: probabilities are relative to it until they are drawn from.
 int32_t draw_filtered(const SampleRequest& r, const float* logits, const float* probs, int vocab, double total,
                       std::vector<int32_t>& order) {
   order.resize(vocab);
@@ -149,8 +149,9 @@ int32_t sample_token(const Kernels& kernels, const float* logits, int vocab, con
   }
   if (r.temperature == 0.0f || r.top_k == 1) return argmax(kernels, logits, vocab);
   const float best = kernels.row_max(logits, vocab), scale = 1.0f / r.temperature;
-  // A temperature so small that its reciprocal overflows, or an infinite logit, leaves one candidate: the best.
-  if (!std::isfinite(best) || !std::isfinite(scale)) return argmax(kernels, logits, vocab);
+  // A temperature so small that its reciprocal (times log2(e), in exp_into) overflows, or an infinite logit, leaves
+  // one candidate: the best.
+  if (!std::isfinite(best) || !std::isfinite(2 * scale)) return argmax(kernels, logits, vocab);
   scratch.probs.resize(vocab);
   kernels.exp_into(logits, vocab, best, scale, scratch.probs.data());
   const float* probs = scratch.probs.data();
