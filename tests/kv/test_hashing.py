@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import os
 import struct
 import subprocess
@@ -91,7 +92,7 @@ def test_bytes_moved_across_adjacent_fields_do_not_collide():
         int: (12, 3, 1, 23),
         tuple: (("ab",), ("c",), ("a",), ("bc",)),
     }
-    for left, right in zip(names, names[1:], strict=False):
+    for left, right in itertools.pairwise(names):
         left_values = before_and_after[type(getattr(NAMESPACE, left))]
         right_values = before_and_after[type(getattr(NAMESPACE, right))]
         one = dataclasses.replace(NAMESPACE, **{left: left_values[0], right: right_values[1]})

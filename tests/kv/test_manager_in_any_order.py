@@ -1,0 +1,332 @@
+"""KVCacheManager driven in any order, against a model that holds the contents of every block.
+
+The model keeps what the native core would: a list of slots per block. A slot says which token is stored there
+and every token before it (which is what a key or value depends on), or None when it is zero. Copies are
+executed in order, then the scheduled tokens are written, as one engine step does. What may be hit is worked
+out anew from the list of everything published and not evicted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from octavo.kv.hashing import BlockHash
+from octavo.kv.manager import KVCacheManager, PrefixHit
+from octavo.kv.sequence import SequenceBlocks
+
+ROOTS = (BlockHash(b"a" * 32), BlockHash(b"b" * 32))
+MAX_TOKENS = 14
+
+Prefix = tuple[int, BlockHash, tuple[int, ...]]  # group, root, tokens: what a slot or a block depends on
+PICK = st.integers(0, 7)
+
+
+@dataclass(eq=False)
+class Request:
+    """One sequence as the engine sees it. ``target``: tokens computed after the step being scheduled."""
+
+    seq: SequenceBlocks
+    root: BlockHash
+    tokens: list[int]
+    read: bool
+    write: bool
+    running: bool = False
+    computed: int = 0
+    offered: int = 0  # full blocks that were hits or were published
+    announced: int = 0
+    target: int | None = None
+
+
+class AnyOrder(RuleBasedStateMachine):
+    @initialize(
+        num_blocks=st.integers(4, 40),
+        block_size=st.sampled_from([1, 2, 3, 4, 4]),
+        num_groups=st.sampled_from([1, 1, 2]),
+    )
+    def start(self, num_blocks: int, block_size: int, num_groups: int) -> None:
+        self.size, self.groups = block_size, num_groups
+        self.manager = KVCacheManager(num_blocks=num_blocks, block_size=block_size, num_groups=num_groups)
+        stale: Prefix = (-1, ROOTS[0], ())
+        self.slots: list[list[Prefix | None]] = [[stale] * block_size for _ in range(num_blocks)]
+        self.slots[0] = [None] * block_size
+        self.requests: list[Request] = []
+        self.published: dict[int, Prefix] = {}  # block id -> what a hit finds there
+        self.copies: list[tuple[int, int]] = []  # of the step that is being scheduled
+        self.texts: list[list[int]] = [[0] * MAX_TOKENS]  # token lists seen before, so that prefixes recur
+
+    # What the engine does
+
+    @precondition(lambda self: len(self.requests) < 6)
+    @rule(
+        text=PICK,
+        cut=st.integers(0, MAX_TOKENS) | st.just(MAX_TOKENS),
+        more=st.lists(st.integers(0, 1), min_size=1, max_size=5),
+        root=st.sampled_from([ROOTS[0], ROOTS[0], ROOTS[0], ROOTS[1]]),
+        read=st.sampled_from([True, True, True, False]),
+        write=st.sampled_from([True, True, True, False]),
+    )
+    def new(self, text: int, cut: int, more: list[int], root: BlockHash, read: bool, write: bool) -> None:
+        known = self.texts[text % len(self.texts)]
+        tokens = (known[:cut] + more)[:MAX_TOKENS]
+        seq = self.manager.new_sequence(tokens, root, read_cache=read, write_cache=write)
+        self.requests.append(Request(seq, root, tokens, read, write))
+        self.remember(tokens)
+
+    @precondition(lambda self: self.requests)
+    @rule(
+        choices=st.lists(
+            st.tuples(PICK, st.integers(1, MAX_TOKENS), st.integers(0, 3), st.integers(0, 1)),
+            max_size=6,
+        ),
+        execute=st.booleans(),
+    )
+    def schedule(self, choices: list[tuple[int, int, int, int]], execute: bool) -> None:
+        """Admit or extend some requests for the step that is being scheduled, and perhaps execute it."""
+        for pick, chunk, room, token in choices:
+            request = self.pick(self.requests, pick)
+            if not request.running:
+                self.admit(request, chunk, room)
+            elif request.target is None:
+                self.extend(request, chunk, room, token)
+        if execute:
+            self.execute()
+
+    def admit(self, request: Request, chunk: int, room: int) -> None:
+        before = self.state()
+        hit = self.manager.find_hit(request.seq)
+        assert self.state() == before, "find_hit is read-only"
+        self.check_hit(request, hit)
+        target = min(hit.num_tokens + chunk, len(request.tokens))
+        held = self.held() | {block.block_id for blocks in hit.blocks for block in blocks}
+        missing = (self.blocks_for(target + room) - len(hit.blocks[0])) * self.groups
+        allocation = self.manager.admit(request.seq, hit, target + room)
+        if allocation is None:
+            assert len(held) + missing > self.manager.num_blocks - 1, "what fits is admitted"
+            assert self.state() == before, "a failed admission changes nothing"
+            return
+        request.running, request.target = True, target
+        request.computed = hit.num_tokens
+        request.offered = request.announced = hit.num_tokens // self.size
+        if request.write:
+            request.announced = len(request.tokens) // self.size
+        self.take(allocation.copies)
+        for block_id in self.table_ids(request):  # a tail that was taken over is no longer published
+            if block_id in self.published and len(self.published[block_id][2]) % self.size:
+                del self.published[block_id]
+
+    def extend(self, request: Request, chunk: int, room: int, token: int) -> None:
+        if request.computed == len(request.tokens):
+            request.tokens.append(token)
+        target = min(request.computed + chunk, len(request.tokens))
+        before = self.state()
+        index = request.computed // self.size
+        shared = sum(self.holders(ids[index]) > 1 for ids in request.seq.block_ids if index < len(ids))
+        missing = max(self.blocks_for(target + room) - request.seq.num_blocks, 0) * self.groups
+        allocation = self.manager.extend(request.seq, target + room)
+        if allocation is None:
+            assert len(self.held()) + shared + missing > self.manager.num_blocks - 1, "what fits is granted"
+            assert self.state() == before, "a failed extension changes nothing"
+            return
+        request.target = target
+        self.take(allocation.copies)
+
+    @precondition(lambda self: self.idle_running() and len(self.requests) < 8)
+    @rule(pick=PICK, token=st.integers(0, 1))
+    def fork(self, pick: int, token: int) -> None:
+        parent = self.pick(self.idle_running(), pick)
+        tokens = [*parent.tokens[: parent.computed], token]
+        child = Request(self.manager.fork(parent.seq, tokens), parent.root, tokens, parent.read, parent.write)
+        child.running, child.computed = True, parent.computed
+        child.offered = child.announced = parent.offered
+        self.requests.append(child)
+
+    def execute(self) -> None:
+        """Execute the copies, compute what was scheduled, publish it."""
+        for source, target in self.copies:
+            self.slots[target] = list(self.slots[source])
+        self.copies = []
+        scheduled = [request for request in self.requests if request.target is not None]
+        for request in scheduled:
+            for position in range(request.computed, request.target):
+                self.write(request, position)
+        for request in scheduled:
+            request.computed, request.target = request.target, None
+            own = [list(ids) for ids in request.seq.block_ids]
+            self.manager.publish(request.seq, request.computed)
+            self.publish(request, own)
+            self.remember(request.tokens)
+
+    @precondition(lambda self: len(self.requests) > 1)
+    @rule(pick=PICK, tail=st.booleans())
+    def finish(self, pick: int, tail: bool) -> None:
+        request = self.pick(self.requests, pick)
+        self.drop(request, tail)
+        self.requests.remove(request)
+
+    @precondition(lambda self: self.running())
+    @rule(pick=PICK, tail=st.booleans(), more=st.lists(st.integers(0, 1), max_size=4))
+    def preempt(self, pick: int, tail: bool, more: list[int]) -> None:
+        """Release a request that comes back, with ``more`` tokens: preempted, or the next turn of a chat."""
+        request = self.pick(self.running(), pick)
+        self.drop(request, tail)
+        request.tokens += more
+
+    @precondition(lambda self: len(self.published) > self.manager.num_blocks // 2)
+    @rule()
+    def reset(self) -> None:
+        held = self.held()
+        gone = [block_id for block_id in self.published if block_id not in held]
+        assert self.manager.reset_prefix_cache() == len(gone)
+        for block_id in gone:
+            del self.published[block_id]
+
+    def teardown(self) -> None:
+        """End every request in whatever state it is."""
+        for request in self.requests:
+            self.drop(request, tail=True)
+        self.manager.check()
+        assert self.manager.referenced_blocks() == 0, "an idle engine holds nothing"
+
+    # What must hold after each of them
+
+    @invariant()
+    def bookkeeping_is_sound(self) -> None:
+        self.manager.check()
+        assert self.manager.num_cached_blocks == len(self.published)
+        assert self.manager.referenced_blocks() == len(self.held())
+
+    @invariant()
+    def every_sequence_reads_its_own_tokens(self) -> None:
+        slots = [list(block) for block in self.slots]
+        for source, target in self.copies:
+            slots[target] = list(slots[source])
+        assert slots[0] == [None] * self.size, "the null block is zero"
+        for request in self.running():
+            for group, ids in enumerate(request.seq.block_ids):
+                read = [slot for block_id in ids for slot in slots[block_id]]
+                expected = [self.prefix(group, request, end) for end in range(1, request.computed + 1)]
+                assert read[: request.computed] == expected
+                assert not any(read[request.computed :]), "slots not written yet are zero"
+
+    @invariant()
+    def published_blocks_hold_what_a_hit_expects(self) -> None:
+        slots = [list(block) for block in self.slots]
+        for source, target in self.copies:
+            slots[target] = list(slots[source])
+        for block_id, (group, root, tokens) in self.published.items():
+            start = (len(tokens) - 1) // self.size * self.size
+            expected = [(group, root, tokens[:end]) for end in range(start + 1, len(tokens) + 1)]
+            assert slots[block_id] == expected + [None] * (self.size - len(expected))
+
+    # The model
+
+    def check_hit(self, request: Request, hit: PrefixHit) -> None:
+        usable = len(request.tokens) - 1
+        if not request.read:
+            assert (hit.num_tokens, hit.pending) == (0, False)
+            return
+        found = {(root, tokens) for _, root, tokens in self.published.values() if self.in_all_groups(root, tokens)}
+        tokens, full = tuple(request.tokens), 0
+        while (full + 1) * self.size <= usable and (request.root, tokens[: (full + 1) * self.size]) in found:
+            full += 1
+        ends = range(full * self.size + 1, min(usable, (full + 1) * self.size - 1) + 1)
+        tails = [end for end in ends if (request.root, tokens[:end]) in found]
+        assert hit.num_tokens == max(tails, default=full * self.size)
+        following = (full + 1) * self.size
+        assert hit.pending == (following <= usable and (request.root, tokens[:following]) in self.announced())
+
+    def in_all_groups(self, root: BlockHash, tokens: tuple[int, ...]) -> bool:
+        published = set(self.published.values())
+        return all((group, root, tokens) in published for group in range(self.groups))
+
+    def announced(self) -> set[tuple[BlockHash, tuple[int, ...]]]:
+        return {
+            (request.root, tuple(request.tokens[: (index + 1) * self.size]))
+            for request in self.running()
+            for index in range(request.offered, request.announced)
+        }
+
+    def take(self, copies: list[tuple[int, int]]) -> None:
+        for _, target in copies:
+            self.published.pop(target, None)
+        self.copies += copies
+
+    def write(self, request: Request, position: int) -> None:
+        for group, ids in enumerate(request.seq.block_ids):
+            block_id = ids[position // self.size]
+            assert block_id != 0, "the null block is never written"
+            assert block_id not in self.published, "a published block is never written"
+            assert self.holders(block_id) == 1, "a shared block is never written"
+            self.slots[block_id][position % self.size] = self.prefix(group, request, position + 1)
+
+    def publish(self, request: Request, own: list[list[int]]) -> None:
+        if not request.write:
+            return
+        for index in range(request.offered, request.computed // self.size):
+            for group, ids in enumerate(own):
+                content = self.prefix(group, request, (index + 1) * self.size)
+                if content not in self.published.values():
+                    self.published[ids[index]] = content
+                elif request.read:
+                    assert self.published[request.seq.block_ids[group][index]] == content, "held once"
+                else:
+                    assert request.seq.block_ids[group][index] == ids[index], "only what it computed itself"
+        request.offered = request.computed // self.size
+        request.announced = max(request.announced, request.offered)
+
+    def drop(self, request: Request, tail: bool) -> None:
+        """Release a request in whatever state it is; its copies of this step stay in the list."""
+        if request.running and tail and request.write and request.computed % self.size:
+            partial = [ids[request.computed // self.size] for ids in request.seq.block_ids]
+            if all(self.holders(block_id) == 1 for block_id in partial):
+                for group, block_id in enumerate(partial):
+                    content = self.prefix(group, request, request.computed)
+                    if content not in self.published.values():
+                        self.published[block_id] = content
+        self.manager.release(request.seq, publish_tail=tail)
+        request.running, request.target = False, None
+        request.computed = request.offered = request.announced = 0
+
+    def prefix(self, group: int, request: Request, end: int) -> Prefix:
+        return group, request.root, tuple(request.tokens[:end])
+
+    def remember(self, tokens: list[int]) -> None:
+        self.texts = [*self.texts[-7:], list(tokens)]
+
+    def running(self) -> list[Request]:
+        return [request for request in self.requests if request.running]
+
+    def idle_running(self) -> list[Request]:
+        """Running requests that are not scheduled in this step yet."""
+        return [request for request in self.running() if request.target is None]
+
+    def table_ids(self, request: Request) -> list[int]:
+        return [block_id for ids in request.seq.block_ids for block_id in ids]
+
+    def held(self) -> set[int]:
+        return {block_id for request in self.requests for block_id in self.table_ids(request)}
+
+    def holders(self, block_id: int) -> int:
+        return sum(self.table_ids(request).count(block_id) for request in self.requests)
+
+    def blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.size)
+
+    def pick(self, requests: list[Request], pick: int) -> Request:
+        return requests[pick % len(requests)]
+
+    def state(self) -> object:
+        """Everything a failed call must leave alone."""
+        manager = self.manager
+        blocks = [(block.ref_count, block.block_hash, block.token_ids) for block in manager._pool._blocks]
+        free = [block.block_id for block in manager._pool._free]
+        tables = [(request.seq.num_computed, self.table_ids(request)) for request in self.requests]
+        return blocks, free, tables, dict(manager._announced)
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=250, stateful_step_count=50, deadline=None)
