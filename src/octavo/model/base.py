@@ -30,6 +30,7 @@ class ModelSource(ABC):
 
     Attributes:
         name: what the user called it.
+        location: the folder or file it was found in.
         spec: what it computes.
         tokenizer_source: what the text room builds a tokenizer from: a folder, or GGUF metadata.
         chat_template: the template's text, several by name, or ``None``.
@@ -38,6 +39,7 @@ class ModelSource(ABC):
     """
 
     name: str
+    location: Path
     spec: ModelSpec
     tokenizer_source: Path | Mapping[str, Any]
     chat_template: str | dict[str, str] | None

@@ -52,6 +52,7 @@ class GgufSource(ModelSource):
 
     def __init__(self, path: Path, name: str) -> None:
         self.name = name
+        self.location = path
         self._file = GgufFile(path)
         metadata = self._file.metadata
         self.tokenizer_source = metadata

@@ -57,6 +57,7 @@ class HfFolder(ModelSource):
 
     def __init__(self, folder: Path, name: str, fetch: Callable[[], None] | None = None) -> None:
         self.name = name
+        self.location = folder
         self.tokenizer_source = folder
         self._folder = folder
         self._fetch = fetch

@@ -1,0 +1,46 @@
+"""The ``octavo`` command: its subcommands and what they have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from octavo.cli.chat import chat
+from octavo.cli.demo import demo
+from octavo.cli.generate import generate
+from octavo.cli.info import info
+from octavo.cli.options import Debug
+from octavo.cli.pull import pull
+
+app = typer.Typer(
+    name="octavo",
+    help="Run language models on the CPU through a paged, shared, exact KV cache.",
+    epilog="Answers go to stdout, everything else to stderr. Exit status: 0 done, 1 failed, 2 not understood, "
+    "130 interrupted.",
+    no_args_is_help=True,
+    rich_markup_mode=None,  # plain help: it starts faster and reads well in a pipe
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (chat, generate, info, pull, demo):
+    app.command()(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from octavo import __version__
+
+        print(f"octavo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _octavo(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True)
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Take the options that stand before the command; their callbacks do the work."""

@@ -1,0 +1,167 @@
+"""``octavo info``: what a model is, what its KV cache costs, and what this machine offers. Reads no weights."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from octavo.cli.options import BlockSize, Debug, Json, KVMemory, MaxModelLen, ModelArgument, given
+
+if TYPE_CHECKING:
+    from octavo.config import EngineConfig
+    from octavo.model.base import ModelSource
+    from octavo.model.spec import ModelSpec
+
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def info(
+    model: ModelArgument = None,
+    kv_memory: KVMemory = None,
+    block_size: BlockSize = None,
+    max_model_len: MaxModelLen = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show a model, its KV bytes, and what this machine offers.
+
+    Reads the model's configuration, not its weights. The KV cache shown is the one an engine would allocate if it
+    started now.
+    """
+    from octavo.cli.progress import byte_progress
+    from octavo.config import EngineConfig
+    from octavo.model.source import DEFAULT_MODEL, resolve_model
+
+    config = EngineConfig(**given(kv_memory=kv_memory, block_size=block_size, max_model_len=max_model_len))
+    name = model or DEFAULT_MODEL
+    with byte_progress(f"fetching {name}") as report:
+        source = resolve_model(name, progress=report)
+    facts = {
+        "model": _model(source),
+        "kv_cache": _kv_cache(source.spec, config),
+        "machine": _machine(),
+    }
+    if as_json:
+        print(json.dumps(facts))
+    else:
+        _show(facts)
+
+
+def _model(source: ModelSource) -> dict[str, Any]:
+    spec = source.spec
+    parameters = _num_parameters(spec)
+    return {
+        "name": source.name,
+        "location": str(source.location),
+        "architecture": spec.architecture,
+        "num_parameters": parameters,
+        "weight_bytes": 2 * parameters,
+        "num_layers": spec.num_layers,
+        "hidden_size": spec.hidden_size,
+        "intermediate_size": spec.intermediate_size,
+        "vocab_size": spec.vocab_size,
+        "attention": _attention(spec),
+        "num_heads": spec.num_heads,
+        "num_kv_heads": spec.num_kv_heads,
+        "head_dim": spec.head_dim,
+        "windows": sorted({layer.window for layer in spec.layers if layer.window is not None}),
+        "tie_word_embeddings": spec.tie_word_embeddings,
+        "context": spec.max_position_embeddings,
+        "has_chat_template": source.chat_template is not None,
+    }
+
+
+def _kv_cache(spec: ModelSpec, config: EngineConfig) -> dict[str, Any]:
+    """What an engine with this configuration would allocate if it started now."""
+    from octavo.engine.memory import free_memory
+    from octavo.planner import plan
+
+    planned = plan(spec, config, free_memory=max(free_memory() - 2 * _num_parameters(spec), 0))
+    return {
+        "kv_dtype": config.kv_dtype,
+        "bytes_per_token": planned.bytes_per_token,
+        "block_size": planned.block_size,
+        "bytes_per_block": planned.block_bytes,
+        "num_blocks": planned.num_blocks,
+        "num_tokens": planned.num_tokens,
+        "bytes": planned.nbytes,
+        "max_model_len": planned.max_model_len,
+    }
+
+
+def _machine() -> dict[str, Any]:
+    from octavo import _native
+    from octavo.engine.memory import free_memory
+    from octavo.model.weights import choose_isa
+
+    return {
+        "instruction_sets": _native.supported_isas(),
+        "instruction_set": choose_isa(),
+        "threads": _native.available_threads(),
+        "free_memory_bytes": free_memory(),
+        "huge_pages": _huge_pages(),
+    }
+
+
+def _num_parameters(spec: ModelSpec) -> int:
+    return sum(math.prod(shape) for shape in spec.tensor_shapes().values())
+
+
+def _attention(spec: ModelSpec) -> str:
+    if spec.num_kv_heads == spec.num_heads:
+        return "MHA"
+    return "MQA" if spec.num_kv_heads == 1 else "GQA"
+
+
+def _huge_pages() -> str:
+    """The kernel's setting (always, madvise, never); Octavo asks for them, which ``never`` refuses."""
+    try:
+        setting = _HUGE_PAGES.read_text()
+    except OSError:
+        return "unknown"
+    return setting.partition("[")[2].partition("]")[0] or "unknown"
+
+
+def _show(facts: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    model, cache, machine = facts["model"], facts["kv_cache"], facts["machine"]
+    windows = ", ".join(f"{window:,}" for window in model["windows"])
+    rows = [
+        ("model", model["name"]),
+        ("from", model["location"]),
+        ("architecture", f"{model['architecture']}, {model['num_parameters'] / 1e6:,.1f} M parameters"),
+        ("layers", f"{model['num_layers']}, hidden size {model['hidden_size']:,}"),
+        (
+            "heads",
+            f"{model['num_heads']} for queries, {model['num_kv_heads']} for keys and values "
+            f"({model['attention']}), head_dim {model['head_dim']}",
+        ),
+        ("context", f"{model['context']:,} tokens" + (f", sliding window {windows}" if windows else "")),
+        ("chat template", "yes" if model["has_chat_template"] else "no: use octavo generate --raw"),
+        ("weights", f"{model['weight_bytes']:,} bytes in memory (bf16)"),
+        ("KV per token", f"{cache['bytes_per_token']:,} bytes ({cache['kv_dtype']})"),
+        ("KV per block", f"{cache['bytes_per_block']:,} bytes for {cache['block_size']} tokens"),
+        (
+            "KV cache here",
+            f"{cache['num_blocks']:,} blocks for {cache['num_tokens']:,} tokens, {cache['bytes']:,} bytes, "
+            f"requests of up to {cache['max_model_len']:,} tokens",
+        ),
+        (
+            "instruction sets",
+            f"{', '.join(machine['instruction_sets'])} (in use: {machine['instruction_set']})",
+        ),
+        ("threads", f"{machine['threads']}"),
+        ("free memory", f"{machine['free_memory_bytes']:,} bytes"),
+        ("huge pages", machine["huge_pages"]),
+    ]
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, Text(value))
+    Console().print(table)

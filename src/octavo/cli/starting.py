@@ -1,0 +1,42 @@
+"""Starting an engine for a command, with what is slow shown on stderr."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from octavo.cli.progress import byte_progress
+
+if TYPE_CHECKING:
+    from octavo.llm import LLM
+
+
+def open_llm(model: str | None, options: dict[str, Any]) -> LLM:
+    """Start the engine that a command asked for.
+
+    Args:
+        model: its name; ``None``: the embedded model.
+        options: fields of EngineConfig.
+
+    Raises:
+        ModelError, ConfigError: as :class:`octavo.LLM`.
+    """
+    from octavo.config import EngineConfig
+    from octavo.llm import LLM
+    from octavo.model.embedded import EMBEDDED_MODEL, embedded_file
+    from octavo.model.source import DEFAULT_MODEL
+    from octavo.model.weights import choose_isa
+
+    # What is wrong with the options is said before anything is fetched.
+    choose_isa(EngineConfig(**options).isa)
+    name = model or DEFAULT_MODEL
+    if name == EMBEDDED_MODEL:
+        with byte_progress(f"fetching {name}") as report:
+            embedded_file(progress=report)
+    with byte_progress(f"loading {name}") as report:
+        return LLM(name, progress=report, **options)
+
+
+def room_for_output(llm: LLM, num_prompt_tokens: int) -> int:
+    """Tokens that may follow a prompt of this length; at least 1, so that a prompt without any is refused."""
+    intake = llm.engine.intake
+    return max(min(intake.max_model_len, intake.pool_tokens) - num_prompt_tokens, 1)
