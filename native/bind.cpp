@@ -7,10 +7,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "decoder/decoder.h"
@@ -33,6 +35,45 @@ using Array = nb::ndarray<nb::numpy, T>;
 
 void check(bool good, const std::string& message) {
   if (!good) fail(message);
+}
+
+std::string text_of(nb::handle value) { return nb::cast<std::string>(nb::str(value)); }
+
+// What was given where an array was wanted.
+std::string described(nb::handle value) {
+  std::string text = text_of(value.type().attr("__name__"));
+  if (nb::hasattr(value, "dtype")) text += " of " + text_of(value.attr("dtype"));
+  if (nb::hasattr(value, "shape")) text += " with shape " + text_of(value.attr("shape"));
+  return text;
+}
+
+template <typename Nd>
+Nd array_of(const char* name, const std::string& wanted, nb::handle value) {
+  Nd array;
+  if (!nb::try_cast(value, array, false))  // never converted: a copy would be written to, or made at every step
+    throw nb::type_error(
+        (std::string(name) + " must be a C-contiguous " + wanted + "; got " + described(value)).c_str());
+  return array;
+}
+
+template <typename T, size_t N>
+std::string kind_of() {
+  const std::string type = std::is_same_v<T, float>      ? "float32"
+                           : std::is_same_v<T, int32_t>  ? "int32"
+                           : std::is_same_v<T, uint64_t> ? "uint64"
+                                                         : "?";
+  return type + " array with " + std::to_string(N) + (N == 1 ? " dimension" : " dimensions");
+}
+
+// The arguments are taken as objects and converted here, so that an error can say which one is wrong.
+template <typename T, size_t N>
+In<T, N> in(const char* name, nb::handle value) {
+  return array_of<In<T, N>>(name, kind_of<T, N>(), value);
+}
+
+template <typename T, size_t N>
+Out<T, N> out(const char* name, nb::handle value) {
+  return array_of<Out<T, N>>(name, "writable " + kind_of<T, N>(), value);
 }
 
 // Every value of `array` lies in [low, high).
@@ -105,7 +146,7 @@ struct SampleArrays {
   In<int32_t, 2> bitmask;
   In<int32_t, 1> num_top;
 
-  void check(size_t num_rows, int vocab) const {
+  void check_values(size_t num_rows, int vocab) const {
     const size_t s = rows.shape(0);
     check_range("rows", rows.data(), s, 0, int64_t(num_rows));
     for (const auto& [name, array] : {std::pair{"temperature", &temperature},
@@ -133,10 +174,21 @@ struct SampleArrays {
     check_range("bitmask_rows", bitmask_rows.data(), s, -1, int64_t(bitmask.shape(0)));
     check_range("num_top", num_top.data(), s, -1, int64_t(vocab) + 1);
     if (bitmask.shape(0) > 0) check_length("a row of bitmask", bitmask.shape(1), (size_t(vocab) + 31) / 32);
-    for (size_t i = 0; i < s; i++) {
-      octavo::check(temperature.data()[i] >= 0, "temperature must not be negative");
-      octavo::check(repetition_penalty.data()[i] > 0, "repetition_penalty must be positive");
-    }
+    const auto each = [](const char* name, const In<float, 1>& array, auto&& good, const char* allowed) {
+      for (size_t i = 0; i < array.shape(0); i++)
+        if (!good(array.data()[i]))
+          fail(std::string(name) + "[" + std::to_string(i) + "] is " + std::to_string(array.data()[i]) +
+               "; allowed is " + allowed);
+    };
+    const auto share = [](float x) { return x >= 0 && x <= 1; };
+    const auto finite = [](float x) { return std::isfinite(x); };
+    each("temperature", temperature, [](float x) { return x >= 0; }, "0 or more");
+    each("top_p", top_p, share, "0 to 1");
+    each("min_p", min_p, share, "0 to 1");
+    each("repetition_penalty", repetition_penalty, [](float x) { return x > 0 && std::isfinite(x); }, "above 0");
+    each("presence_penalty", presence_penalty, finite, "a finite number");
+    each("frequency_penalty", frequency_penalty, finite, "a finite number");
+    each("bias_values", bias_values, [](float x) { return !std::isnan(x); }, "a number");
   }
 
   SampleRequest request(size_t i) const {
@@ -171,9 +223,15 @@ struct SampleArrays {
   }
 };
 
+std::vector<std::string> isa_names() {
+  std::vector<std::string> names;
+  for (const char* const* name = supported_isas(); *name != nullptr; name++) names.emplace_back(*name);
+  return names;
+}
+
 void make_model(Model* self, int vocab_size, int hidden_size, int intermediate_size, int num_heads, int num_kv_heads,
-                int head_dim, float norm_eps, float attention_scale, bool tie_word_embeddings, In<float, 1> inv_freq,
-                std::vector<int> windows, const std::string& isa, int threads) {
+                int head_dim, float norm_eps, float attention_scale, bool tie_word_embeddings,
+                nb::handle inv_freq_array, std::vector<int> windows, const std::string& isa, int threads) {
   check_between("vocab_size", vocab_size, 1, 1 << 24);
   check_between("hidden_size", hidden_size, 2, 1 << 20);
   check_between("intermediate_size", intermediate_size, 1, 1 << 22);
@@ -185,12 +243,19 @@ void make_model(Model* self, int vocab_size, int hidden_size, int intermediate_s
   check(hidden_size % 2 == 0, "hidden_size must be even; got " + std::to_string(hidden_size));
   check(head_dim % 16 == 0, "head_dim must be a multiple of 16; got " + std::to_string(head_dim));
   check(num_heads % num_kv_heads == 0, "num_heads must be a multiple of num_kv_heads");
+  check(norm_eps >= 0 && norm_eps <= 1, "norm_eps must lie between 0 and 1; got " + std::to_string(norm_eps));
+  check(std::isfinite(attention_scale), "attention_scale must be finite; got " + std::to_string(attention_scale));
+  const auto inv_freq = in<float, 1>("inv_freq", inv_freq_array);
   check_length("inv_freq", inv_freq.shape(0), head_dim / 2);
   for (size_t i = 0; i < inv_freq.shape(0); i++)
     check(inv_freq.data()[i] >= 0 && inv_freq.data()[i] <= 1e3f, "inv_freq must lie between 0 and 1000");
   for (int window : windows) check_between("a window", window, 0, INT32_MAX);
   const Kernels* kernels = find_kernels(isa.c_str());
-  check(kernels != nullptr, "this machine does not run instruction set '" + isa + "'");
+  if (kernels == nullptr) {
+    std::string here;
+    for (const std::string& name : isa_names()) here += (here.empty() ? "" : ", ") + name;
+    fail("isa is '" + isa + "'; this machine runs " + here);
+  }
   DecoderShape shape{
       .vocab_size = vocab_size,
       .hidden_size = hidden_size,
@@ -208,14 +273,16 @@ void make_model(Model* self, int vocab_size, int hidden_size, int intermediate_s
   try {
     self->decoder = std::make_unique<Decoder>(std::move(shape), *kernels, threads);
     self->scratch.resize(threads);
+    for (SamplerScratch& scratch : self->scratch) scratch.reserve(vocab_size);
   } catch (...) {
     self->~Model();
     throw;
   }
 }
 
-void set_tensor(Model& self, const std::string& slot, int layer,
-                nb::ndarray<const uint16_t, nb::c_contig, nb::device::cpu> tensor) {
+void set_tensor(Model& self, const std::string& slot, int layer, nb::handle tensor_array) {
+  const auto tensor = array_of<nb::ndarray<const uint16_t, nb::c_contig, nb::device::cpu>>(
+      "tensor", "uint16 array holding bfloat16 bits", tensor_array);
   Exclusive guard(self.busy);
   std::vector<size_t> dims;
   for (size_t i = 0; i < tensor.ndim(); i++) dims.push_back(tensor.shape(i));
@@ -262,13 +329,20 @@ void check_targets(const KVPool& pool, const Batch& batch, size_t groups) {
   }
 }
 
-void forward(Model& self, const KVPool& pool, In<int32_t, 1> token_ids, In<int32_t, 1> query_start_loc,
-             In<int32_t, 1> seq_lens, In<int32_t, 3> block_tables, In<int32_t, 2> copies, In<int32_t, 1> logit_rows,
-             Out<float, 2> logits) {
+void forward(Model& self, const KVPool& pool, nb::handle token_ids_array, nb::handle query_start_loc_array,
+             nb::handle seq_lens_array, nb::handle block_tables_array, nb::handle copies_array,
+             nb::handle logit_rows_array, nb::handle logits_array) {
+  const auto token_ids = in<int32_t, 1>("token_ids", token_ids_array);
+  const auto query_start_loc = in<int32_t, 1>("query_start_loc", query_start_loc_array);
+  const auto seq_lens = in<int32_t, 1>("seq_lens", seq_lens_array);
+  const auto block_tables = in<int32_t, 3>("block_tables", block_tables_array);
+  const auto copies = in<int32_t, 2>("copies", copies_array);
+  const auto logit_rows = in<int32_t, 1>("logit_rows", logit_rows_array);
+  const auto logits = out<float, 2>("logits", logits_array);
   Exclusive guard(self.busy);
   const DecoderShape& shape = self.decoder->shape();
   const size_t n = token_ids.shape(0), r = seq_lens.shape(0), l = logit_rows.shape(0);
-  check(n > 0 && n <= (1 << 20), "a pass takes 1 to 1048576 tokens; got " + std::to_string(n));
+  check(n > 0 && n <= (1 << 20), "token_ids must hold 1 to 1048576 tokens; got " + std::to_string(n));
   check_pool(shape, pool);
   check_range("token_ids", token_ids.data(), n, 0, shape.vocab_size);
   check_starts("query_start_loc", query_start_loc, r, n);
@@ -305,11 +379,14 @@ void forward(Model& self, const KVPool& pool, In<int32_t, 1> token_ids, In<int32
   self.decoder->forward(pool, batch, logits.data());
 }
 
-nb::tuple score(Model& self, In<int32_t, 1> rows, In<int32_t, 1> targets, int num_top) {
+nb::tuple score(Model& self, nb::handle hidden_rows, nb::handle targets_array, int num_top) {
+  const auto rows = in<int32_t, 1>("hidden_rows", hidden_rows);
+  const auto targets = in<int32_t, 1>("targets", targets_array);
   Exclusive guard(self.busy);
   Decoder& decoder = *self.decoder;
   const int vocab = decoder.shape().vocab_size;
   const size_t count = rows.shape(0), top = size_t(std::max(num_top, 0));
+  check(count == 0 || decoder.num_hidden() > 0, "hidden_rows name tokens of the last forward pass; there was none");
   check_range("hidden_rows", rows.data(), count, 0, decoder.num_hidden());
   check_length("targets", targets.shape(0), count);
   check_range("targets", targets.data(), count, 0, vocab);
@@ -340,42 +417,44 @@ nb::tuple score(Model& self, In<int32_t, 1> rows, In<int32_t, 1> targets, int nu
   return nb::make_tuple(logprobs, ranks, top_ids, top_logprobs);
 }
 
-nb::tuple sample(Model& self, In<float, 2> logits, In<int32_t, 1> rows, In<float, 1> temperature, In<int32_t, 1> top_k,
-                 In<float, 1> top_p, In<float, 1> min_p, In<float, 1> repetition_penalty, In<float, 1> presence_penalty,
-                 In<float, 1> frequency_penalty, In<uint64_t, 1> seeds, In<int32_t, 1> choices,
-                 In<int32_t, 1> positions, In<int32_t, 1> prompt_starts, In<int32_t, 1> prompt_tokens,
-                 In<int32_t, 1> output_starts, In<int32_t, 1> output_tokens, In<int32_t, 1> bias_starts,
-                 In<int32_t, 1> bias_tokens, In<float, 1> bias_values, In<int32_t, 1> bitmask_rows,
-                 In<int32_t, 2> bitmask, In<int32_t, 1> num_top) {
+nb::tuple sample(Model& self, nb::handle logits_array, nb::handle rows, nb::handle temperature, nb::handle top_k,
+                 nb::handle top_p, nb::handle min_p, nb::handle repetition_penalty, nb::handle presence_penalty,
+                 nb::handle frequency_penalty, nb::handle seeds, nb::handle choices, nb::handle positions,
+                 nb::handle prompt_starts, nb::handle prompt_tokens, nb::handle output_starts, nb::handle output_tokens,
+                 nb::handle bias_starts, nb::handle bias_tokens, nb::handle bias_values, nb::handle bitmask_rows,
+                 nb::handle bitmask, nb::handle num_top) {
+  const auto logits = in<float, 2>("logits", logits_array);
+  const SampleArrays arrays{
+      .rows = in<int32_t, 1>("rows", rows),
+      .temperature = in<float, 1>("temperature", temperature),
+      .top_k = in<int32_t, 1>("top_k", top_k),
+      .top_p = in<float, 1>("top_p", top_p),
+      .min_p = in<float, 1>("min_p", min_p),
+      .repetition_penalty = in<float, 1>("repetition_penalty", repetition_penalty),
+      .presence_penalty = in<float, 1>("presence_penalty", presence_penalty),
+      .frequency_penalty = in<float, 1>("frequency_penalty", frequency_penalty),
+      .seeds = in<uint64_t, 1>("seeds", seeds),
+      .choices = in<int32_t, 1>("choices", choices),
+      .positions = in<int32_t, 1>("positions", positions),
+      .prompt_starts = in<int32_t, 1>("prompt_starts", prompt_starts),
+      .prompt_tokens = in<int32_t, 1>("prompt_tokens", prompt_tokens),
+      .output_starts = in<int32_t, 1>("output_starts", output_starts),
+      .output_tokens = in<int32_t, 1>("output_tokens", output_tokens),
+      .bias_starts = in<int32_t, 1>("bias_starts", bias_starts),
+      .bias_tokens = in<int32_t, 1>("bias_tokens", bias_tokens),
+      .bias_values = in<float, 1>("bias_values", bias_values),
+      .bitmask_rows = in<int32_t, 1>("bitmask_rows", bitmask_rows),
+      .bitmask = in<int32_t, 2>("bitmask", bitmask),
+      .num_top = in<int32_t, 1>("num_top", num_top),
+  };
   Exclusive guard(self.busy);
   Decoder& decoder = *self.decoder;
   const int vocab = decoder.shape().vocab_size;
   check_length("a row of logits", logits.shape(1), vocab);
-  const SampleArrays arrays{rows,
-                            temperature,
-                            top_k,
-                            top_p,
-                            min_p,
-                            repetition_penalty,
-                            presence_penalty,
-                            frequency_penalty,
-                            seeds,
-                            choices,
-                            positions,
-                            prompt_starts,
-                            prompt_tokens,
-                            output_starts,
-                            output_tokens,
-                            bias_starts,
-                            bias_tokens,
-                            bias_values,
-                            bitmask_rows,
-                            bitmask,
-                            num_top};
-  arrays.check(logits.shape(0), vocab);
-  const size_t count = rows.shape(0);
+  arrays.check_values(logits.shape(0), vocab);
+  const size_t count = arrays.rows.shape(0);
   size_t top = 0;
-  for (size_t i = 0; i < count; i++) top = std::max(top, size_t(std::max(num_top.data()[i], 0)));
+  for (size_t i = 0; i < count; i++) top = std::max(top, size_t(std::max(arrays.num_top.data()[i], 0)));
   auto tokens = new_array<int32_t>({count});
   auto logprobs = new_array<float>({count});
   auto ranks = new_array<int32_t>({count});
@@ -388,7 +467,7 @@ nb::tuple sample(Model& self, In<float, 2> logits, In<int32_t, 1> rows, In<float
     decoder.threads().run([&](int thread) {
       decoder.threads().share(0, count, [&](size_t i) {
         const SampleRequest request = arrays.request(i);
-        const float* row = logits.data() + size_t(rows.data()[i]) * vocab;
+        const float* row = logits.data() + size_t(arrays.rows.data()[i]) * vocab;
         const int32_t token = sample_token(decoder.kernels(), row, vocab, request, self.scratch[thread]);
         TokenScore s;
         if (request.num_top >= 0 && token >= 0)
@@ -428,15 +507,10 @@ Array<uint8_t> pool_block(nb::handle_t<KVPool> self, int id) {
   return Array<uint8_t>(pool.block(id), {pool.block_bytes()}, self);
 }
 
-std::vector<std::string> isa_names() {
-  std::vector<std::string> names;
-  for (const char* const* name = supported_isas(); *name != nullptr; name++) names.emplace_back(*name);
-  return names;
-}
-
 }  // namespace
 
 NB_MODULE(_native, m) {
+  const auto array = [](const char* name) { return nb::arg(name).none(); };  // so that None, too, is refused by name
   m.attr("LAYOUT_VERSION") = kLayoutVersion;
   m.attr("SOURCE_HASH") = OCTAVO_SOURCE_HASH;
   m.def("supported_isas", &isa_names);
@@ -453,25 +527,20 @@ NB_MODULE(_native, m) {
   nb::class_<Model>(m, "Model")
       .def("__init__", &make_model, nb::kw_only(), "vocab_size"_a, "hidden_size"_a, "intermediate_size"_a,
            "num_heads"_a, "num_kv_heads"_a, "head_dim"_a, "norm_eps"_a, "attention_scale"_a, "tie_word_embeddings"_a,
-           nb::arg("inv_freq").noconvert(), "windows"_a, "isa"_a, "threads"_a)
+           array("inv_freq"), "windows"_a, "isa"_a, "threads"_a)
       .def_prop_ro("isa", [](const Model& self) { return self.decoder->kernels().name; })
       .def_prop_ro("threads", [](const Model& self) { return int(self.scratch.size()); })
       .def_prop_ro("weight_bytes", [](const Model& self) { return self.decoder->weights().bytes(); })
-      .def("set_tensor", &set_tensor, "slot"_a, "layer"_a, nb::arg("tensor").noconvert())
+      .def("set_tensor", &set_tensor, "slot"_a, "layer"_a, array("tensor"))
       .def("buffers", &buffers)
-      .def("forward", &forward, "pool"_a, nb::arg("token_ids").noconvert(), nb::arg("query_start_loc").noconvert(),
-           nb::arg("seq_lens").noconvert(), nb::arg("block_tables").noconvert(), nb::arg("copies").noconvert(),
-           nb::arg("logit_rows").noconvert(), nb::arg("logits").noconvert())
-      .def("score", &score, nb::arg("hidden_rows").noconvert(), nb::arg("targets").noconvert(), "num_top"_a)
-      .def("sample", &sample, nb::arg("logits").noconvert(), nb::arg("rows").noconvert(),
-           nb::arg("temperature").noconvert(), nb::arg("top_k").noconvert(), nb::arg("top_p").noconvert(),
-           nb::arg("min_p").noconvert(), nb::arg("repetition_penalty").noconvert(),
-           nb::arg("presence_penalty").noconvert(), nb::arg("frequency_penalty").noconvert(),
-           nb::arg("seeds").noconvert(), nb::arg("choices").noconvert(), nb::arg("positions").noconvert(),
-           nb::arg("prompt_starts").noconvert(), nb::arg("prompt_tokens").noconvert(),
-           nb::arg("output_starts").noconvert(), nb::arg("output_tokens").noconvert(),
-           nb::arg("bias_starts").noconvert(), nb::arg("bias_tokens").noconvert(), nb::arg("bias_values").noconvert(),
-           nb::arg("bitmask_rows").noconvert(), nb::arg("bitmask").noconvert(), nb::arg("num_top").noconvert());
+      .def("forward", &forward, "pool"_a, array("token_ids"), array("query_start_loc"), array("seq_lens"),
+           array("block_tables"), array("copies"), array("logit_rows"), array("logits"))
+      .def("score", &score, array("hidden_rows"), array("targets"), "num_top"_a)
+      .def("sample", &sample, array("logits"), array("rows"), array("temperature"), array("top_k"), array("top_p"),
+           array("min_p"), array("repetition_penalty"), array("presence_penalty"), array("frequency_penalty"),
+           array("seeds"), array("choices"), array("positions"), array("prompt_starts"), array("prompt_tokens"),
+           array("output_starts"), array("output_tokens"), array("bias_starts"), array("bias_tokens"),
+           array("bias_values"), array("bitmask_rows"), array("bitmask"), array("num_top"));
 }
 
 }  // namespace octavo

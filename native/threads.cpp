@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
+#include <cstdlib>
 #include <fstream>
+#include <stdexcept>
 #include <string>
+#include <system_error>
 
 namespace octavo {
 namespace {
@@ -71,11 +73,19 @@ void Barrier::wait() {
 
 ThreadPool::ThreadPool(int threads) : barrier_(threads) {
   workers_.reserve(threads - 1);
-  for (int i = 1; i < threads; i++) workers_.emplace_back([this, i] { work(i); });
+  try {
+    for (int i = 1; i < threads; i++) workers_.emplace_back([this, i] { work(i); });
+  } catch (const std::system_error&) {  // threads left unjoined would end the process
+    stop();
+    throw std::runtime_error("threads is " + std::to_string(threads) + ", but the system grants no more than " +
+                             std::to_string(workers_.size() + 1));
+  }
 }
 
-ThreadPool::~ThreadPool() {
-  stop_.store(true, std::memory_order_relaxed);
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
+  stopping_.store(true, std::memory_order_relaxed);
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();
   for (std::thread& worker : workers_) worker.join();
@@ -96,7 +106,7 @@ void ThreadPool::work(int thread) {
   while (true) {
     await_change(epoch_, seen, kSpinBetweenPasses);
     seen++;
-    if (stop_.load(std::memory_order_relaxed)) return;
+    if (stopping_.load(std::memory_order_relaxed)) return;
     (*job_)(thread);
     if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_all();
   }

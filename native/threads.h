@@ -54,13 +54,14 @@ class ThreadPool {
   };
 
   void work(int thread);
+  void stop();
 
   Barrier barrier_;
   Counter counters_[kCounters];
   const std::function<void(int)>* job_ = nullptr;
   std::atomic<unsigned> epoch_{0};
   std::atomic<int> running_{0};
-  std::atomic<bool> stop_{false};
+  std::atomic<bool> stopping_{false};
   std::vector<std::thread> workers_;
 };
 

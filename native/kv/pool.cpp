@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 namespace octavo {
 namespace {
@@ -13,7 +14,9 @@ KVPool::KVPool(KVShape shape, int num_blocks) : shape_(std::move(shape)), num_bl
   const size_t layers = *std::max_element(shape_.group_sizes.begin(), shape_.group_sizes.end());
   const size_t payload = layers * shape_.num_kv_heads * 2 * plane_bytes_;
   block_bytes_ = (payload + kAlignment - 1) / kAlignment * kAlignment;
-  memory_ = Memory(block_bytes_ * num_blocks_);
+  size_t bytes;
+  if (__builtin_mul_overflow(block_bytes_, size_t(num_blocks_), &bytes)) throw std::bad_alloc();
+  memory_ = Memory(bytes);
 }
 
 void KVPool::copy(int source, int target) const {

@@ -88,8 +88,9 @@ int32_t draw(double target, size_t count, Next&& next) {
   return last;
 }
 
-// Filters in transformers' order: top-k, then top-p over what is left, then min-p against the best. Candidates are taken
-// from the best down, and the best has probability 1 here: probabilities are relative to it until they are drawn from.
+// Filters in transformers' order: top-k, then top-p over what is left, then min-p against the best. Candidates are
+// taken from the best down, and the best has probability 1 here: probabilities are relative to it until they are drawn
+// from.
 int32_t draw_filtered(const SampleRequest& r, const float* logits, const float* probs, int vocab, double total,
                       std::vector<int32_t>& order) {
   order.resize(vocab);
@@ -120,6 +121,13 @@ int32_t draw_filtered(const SampleRequest& r, const float* logits, const float* 
 }
 
 }  // namespace
+
+void SamplerScratch::reserve(int vocab) {
+  logits.reserve(vocab);
+  probs.reserve(vocab);
+  order.reserve(vocab);
+  seen.reserve(vocab);
+}
 
 TokenScore score_token(const Kernels& kernels, const float* logits, int vocab, int32_t token, int num_top,
                        int32_t* top_ids, float* top_logprobs, SamplerScratch& scratch) {

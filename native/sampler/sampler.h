@@ -29,11 +29,13 @@ struct TokenScore {
   int32_t rank = 0;
 };
 
-// Scratch of one thread, kept to avoid allocation per token.
+// Scratch of one thread, reserved once: a worker thread must not allocate, for it cannot report that it failed to.
 struct SamplerScratch {
   std::vector<float> logits, probs;
   std::vector<int32_t> order;
   std::vector<uint8_t> seen;
+
+  void reserve(int vocab);
 };
 
 TokenScore score_token(const Kernels& kernels, const float* logits, int vocab, int32_t token, int num_top,
