@@ -63,9 +63,7 @@ def ours_and_theirs(case: Any, template: str, messages: list[Any], **options: An
     except TemplateError:
         ours = "refused"
     try:
-        text = case.reference.apply_chat_template(
-            messages, chat_template=template, tokenize=False, **options, **kwargs
-        )
+        text = case.reference.apply_chat_template(messages, chat_template=template, tokenize=False, **options, **kwargs)
         ids = case.reference.apply_chat_template(
             messages, chat_template=template, tokenize=True, return_dict=False, **options, **kwargs
         )
@@ -78,18 +76,14 @@ def ours_and_theirs(case: Any, template: str, messages: list[Any], **options: An
 @pytest.mark.parametrize("generation_prompt", [False, True])
 @pytest.mark.parametrize("name", sorted(CONVERSATIONS))
 def test_rendering_equals_transformers(case: Any, template: str, name: str, generation_prompt: bool) -> None:
-    ours, theirs = ours_and_theirs(
-        case, template, CONVERSATIONS[name], add_generation_prompt=generation_prompt
-    )
+    ours, theirs = ours_and_theirs(case, template, CONVERSATIONS[name], add_generation_prompt=generation_prompt)
     assert ours == theirs
 
 
 @pytest.mark.parametrize("tools", [None, [], TOOLS[:1], TOOLS])
 def test_rendering_with_tools_equals_transformers(byte_level: Any, template: str, tools: Any) -> None:
     for messages in (CALLING, CALLING[1:], CONVERSATIONS["system"]):
-        ours, theirs = ours_and_theirs(
-            byte_level, template, messages, tools=tools, add_generation_prompt=True
-        )
+        ours, theirs = ours_and_theirs(byte_level, template, messages, tools=tools, add_generation_prompt=True)
         assert ours == theirs
 
 
@@ -102,17 +96,13 @@ def test_the_templates_with_tools_show_them(byte_level: Any, templates: dict[str
 
 
 @pytest.mark.parametrize("content", ["Once upon", "Once upon ", " \n", "a time\n\n", "你好 👋"])
-def test_continuing_the_last_message_equals_transformers(
-    byte_level: Any, template: str, content: str
-) -> None:
+def test_continuing_the_last_message_equals_transformers(byte_level: Any, template: str, content: str) -> None:
     messages = [SYSTEM, USER, {"role": "assistant", "content": content}]
     ours, theirs = ours_and_theirs(byte_level, template, messages, continue_final_message=True)
     assert ours == theirs
 
 
-def test_partial_assistant_turn_is_continued_without_a_marker(
-    byte_level: Any, templates: dict[str, str]
-) -> None:
+def test_partial_assistant_turn_is_continued_without_a_marker(byte_level: Any, templates: dict[str, str]) -> None:
     template = ChatTemplate(templates["chatml"], byte_level.ours)
     messages = [USER, {"role": "assistant", "content": "The answer is"}]
     rendered = template.render(messages, add_generation_prompt=False, continue_final_message=True)
@@ -137,9 +127,7 @@ def test_any_text_renders_as_in_transformers(case: Any, templates: dict[str, str
         assert ours == theirs
 
 
-def test_text_parts_pass_through_where_the_template_takes_lists(
-    byte_level: Any, templates: dict[str, str]
-) -> None:
+def test_text_parts_pass_through_where_the_template_takes_lists(byte_level: Any, templates: dict[str, str]) -> None:
     messages = [
         {"role": "system", "content": [{"type": "text", "text": "A."}, {"type": "text", "text": "B."}]},
         {"role": "user", "content": [{"type": "text", "text": "C"}]},
@@ -296,9 +284,7 @@ def test_messages_nested_without_end_are_refused(byte_level: Any) -> None:
         ({"continue_final_message": True}, "continue_final_message"),
     ],
 )
-def test_bad_options_are_refused_with_their_place(
-    byte_level: Any, options: dict[str, Any], param: str
-) -> None:
+def test_bad_options_are_refused_with_their_place(byte_level: Any, options: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         ChatTemplate("x", byte_level.ours).render([USER], **options)
     assert caught.value.param == param
@@ -318,7 +304,5 @@ def test_embedded_model_chats_as_in_transformers(smollm2_case: Any) -> None:
     for messages in CONVERSATIONS.values():
         rendered = chat.render(messages)
         reference = smollm2_case.reference
-        assert rendered.text == reference.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
-        )
+        assert rendered.text == reference.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         assert rendered.prompt_token_ids == reference(rendered.text, add_special_tokens=False)["input_ids"]

@@ -30,9 +30,7 @@ def test_joined_pieces_are_the_one_shot_decoding(case: Any, ids: list[int], skip
 
 @thorough
 @given(ids=random_ids, skip=st.booleans())
-def test_byte_level_decoding_equals_transformers_on_any_ids(
-    byte_level: Any, ids: list[int], skip: bool
-) -> None:
+def test_byte_level_decoding_equals_transformers_on_any_ids(byte_level: Any, ids: list[int], skip: bool) -> None:
     ids = [id_ for id_ in ids if id_ < byte_level.ours.vocab_size]
     assert byte_level.ours.decode(ids, skip) == byte_level.reference.decode(ids, skip_special_tokens=skip)
 
@@ -74,9 +72,7 @@ def test_bytes_that_never_become_a_character_come_out_at_the_end(sentencepiece: 
 def test_special_tokens_are_left_out_or_shown(byte_level: Any) -> None:
     ids = byte_level.ours.encode("<|im_start|>hi<|im_end|>")
     assert "".join(stream(IncrementalDetokenizer(byte_level.ours, (), True), ids)) == "hi"
-    assert (
-        "".join(stream(IncrementalDetokenizer(byte_level.ours, (), False), ids)) == "<|im_start|>hi<|im_end|>"
-    )
+    assert "".join(stream(IncrementalDetokenizer(byte_level.ours, (), False), ids)) == "<|im_start|>hi<|im_end|>"
 
 
 def test_output_of_sentencepiece_continues_the_prompt(sentencepiece: Any) -> None:
@@ -96,11 +92,7 @@ def test_output_of_sentencepiece_after_bos_alone_starts_a_text(sentencepiece: An
 @given(ids=st.lists(st.integers(-5, 10**9), max_size=10))
 def test_ids_outside_the_vocabulary_add_nothing(byte_level: Any, ids: list[int]) -> None:
     outside = [id_ for id_ in ids if not 0 <= id_ < byte_level.ours.vocab_size]
-    assert (
-        "".join(stream(IncrementalDetokenizer(byte_level.ours), outside))
-        == byte_level.ours.decode(outside)
-        == ""
-    )
+    assert "".join(stream(IncrementalDetokenizer(byte_level.ours), outside)) == byte_level.ours.decode(outside) == ""
 
 
 def test_a_token_costs_microseconds_however_long_the_text(byte_level: Any) -> None:

@@ -62,9 +62,7 @@ def same_ids(case: Any, text: str) -> None:
         assert ours == theirs, (text, [case.ours.token(i) for i in ours], case.reference.tokenize(text))
 
 
-def test_ids_equal_transformers_on_varied_text(
-    any_case: Any, varied_texts: list[str], digit_texts: list[str]
-) -> None:
+def test_ids_equal_transformers_on_varied_text(any_case: Any, varied_texts: list[str], digit_texts: list[str]) -> None:
     for text in [*varied_texts, *digit_texts, " ".join(varied_texts)]:
         same_ids(any_case, text)
 
@@ -131,6 +129,22 @@ def test_eos_is_added_where_the_file_asks(sentencepiece: Any) -> None:
     tokenizer = Tokenizer.from_gguf({**sentencepiece.metadata, "tokenizer.ggml.add_eos_token": True})
     ids = tokenizer.encode("hi")
     assert (ids[0], ids[-1]) == (1, 2)
+
+
+def test_of_equal_scores_the_longer_left_part_merges_first(
+    make_gguf: Callable[..., Any], sentencepiece_fields: dict[str, Any]
+) -> None:
+    pieces = {"α": -9.0, "β": -9.0, "γ": -9.0, "δ": -9.0, "αβ": -1.0, "γδ": -5.0, "αβγ": -5.0}
+    case = make_gguf(
+        {
+            **sentencepiece_fields,
+            "tokens": [*sentencepiece_fields["tokens"], *pieces],
+            "token_type": [*sentencepiece_fields["token_type"], *[1] * len(pieces)],
+            "scores": [*sentencepiece_fields["scores"], *pieces.values()],
+        }
+    )
+    same_ids(case, "αβγδ")
+    assert [case.ours.token(id_) for id_ in case.ours.encode("αβγδ", False)] == ["▁", "αβγ", "δ"]
 
 
 def test_llama3_adds_bos_where_the_file_does_not_say(byte_level: Any) -> None:

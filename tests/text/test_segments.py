@@ -12,10 +12,7 @@ from octavo.errors import TemplateError
 from octavo.text.chat import ChatTemplate, RenderedChat, Segment
 
 SYSTEM_PARTS = [{"type": "text", "text": "Be brief."}, {"type": "text", "text": "Be kind."}]
-TOOLS = [
-    {"type": "function", "function": {"name": name, "parameters": {}}}
-    for name in ("alpha", "beta", "beta_two")
-]
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("alpha", "beta", "beta_two")]
 MESSAGES = [
     {"role": "system", "content": SYSTEM_PARTS},
     {"role": "user", "content": "Hello 👩‍👩‍👧‍👦"},
@@ -35,9 +32,7 @@ def check(rendered: RenderedChat, tokenizer: Any) -> list[Segment]:
     assert order == sorted(order)
     char = token = 0
     for segment in segments:
-        assert (segment.start_char, segment.start_token) == (char, token), (
-            "parts follow each other without gaps"
-        )
+        assert (segment.start_char, segment.start_token) == (char, token), "parts follow each other without gaps"
         assert char <= segment.end_char <= len(rendered.text)
         assert token <= segment.end_token <= len(rendered.prompt_token_ids)
         char, token = segment.end_char, segment.end_token
@@ -68,9 +63,7 @@ def test_parts_of_a_chat(byte_level: Any, templates: dict[str, str]) -> None:
         ("message", 2): "<|im_start|>assistant\nHi.<|im_end|>\n",
         ("message", 3): "<|im_start|>user\nBye.<|im_end|>\n",
     }
-    assert rendered.text.endswith("Bye.<|im_end|>\n<|im_start|>assistant\n"), (
-        "the generation prompt is of none"
-    )
+    assert rendered.text.endswith("Bye.<|im_end|>\n<|im_start|>assistant\n"), "the generation prompt is of none"
 
 
 def test_tokens_of_a_part_are_its_text(byte_level: Any, templates: dict[str, str]) -> None:
@@ -108,9 +101,7 @@ def test_tools_the_template_ignores_have_no_text(byte_level: Any, templates: dic
     assert [s for s in segments if s.kind != "tool"] == chat.render(MESSAGES).segments()
 
 
-def test_reasoning_dropped_later_moves_the_boundary_before_it(
-    byte_level: Any, templates: dict[str, str]
-) -> None:
+def test_reasoning_dropped_later_moves_the_boundary_before_it(byte_level: Any, templates: dict[str, str]) -> None:
     messages = [
         {"role": "user", "content": "Why?"},
         {"role": "assistant", "content": "Because.", "reasoning_content": "hm"},

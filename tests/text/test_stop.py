@@ -44,12 +44,8 @@ def cut(text: str, places: list[int]) -> list[str]:
 @settings(max_examples=500)
 @example(text="aabaab", stop=["aaba", "ab"], places=[2, 3], include=False)
 @given(text=letters, stop=stop_lists, places=st.lists(st.integers(0, 100), max_size=8), include=st.booleans())
-def test_any_pieces_give_what_one_piece_gives(
-    text: str, stop: list[str], places: list[int], include: bool
-) -> None:
-    assert (
-        run(cut(text, places), stop, include) == run([text], stop, include) == expected(text, stop, include)
-    )
+def test_any_pieces_give_what_one_piece_gives(text: str, stop: list[str], places: list[int], include: bool) -> None:
+    assert run(cut(text, places), stop, include) == run([text], stop, include) == expected(text, stop, include)
 
 
 @given(text=letters, stop=stop_lists)

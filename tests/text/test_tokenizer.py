@@ -27,9 +27,7 @@ def change(path: Path, **fields: Any) -> None:
     path.write_text(json.dumps({**content, **fields}))
 
 
-def test_folder_gives_the_ids_transformers_gives(
-    folder: Path, varied_texts: list[str], digit_texts: list[str]
-) -> None:
+def test_folder_gives_the_ids_transformers_gives(folder: Path, varied_texts: list[str], digit_texts: list[str]) -> None:
     ours, theirs = Tokenizer.from_folder(folder), AutoTokenizer.from_pretrained(folder)
     for text in [*varied_texts, *digit_texts]:
         for special in (False, True):
@@ -53,8 +51,7 @@ def test_what_surrounds_a_text_is_for_tokenizer_json_to_say(folder: Path, bos: b
     ours, theirs = Tokenizer.from_folder(folder), AutoTokenizer.from_pretrained(folder)
     assert ours.encode("hi there") == theirs("hi there")["input_ids"]
     assert (
-        ours.encode("hi there", add_special_tokens=False)
-        == theirs("hi there", add_special_tokens=False)["input_ids"]
+        ours.encode("hi there", add_special_tokens=False) == theirs("hi there", add_special_tokens=False)["input_ids"]
     )
 
 

@@ -24,9 +24,7 @@ from octavo.text.tokenizer import TemplateSource, Tokenizer, check_text
 __all__ = ["ChatTemplate", "RenderedChat", "Segment"]
 
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
-_OPEN_END = (
-    "OCTAVO_OPEN_END "  # the trailing space shows whether the template trims the content it is appended to
-)
+_OPEN_END = "OCTAVO_OPEN_END "  # the trailing space shows whether the template trims the content it is appended to
 
 
 class RenderedChat:
@@ -175,9 +173,7 @@ class _Template:
         first, second = "OCTAVO_FIRST_PART", "OCTAVO_SECOND_PART"
         probe = {"role": role, "content": [{"type": "text", "text": first}, {"type": "text", "text": second}]}
         user = {"role": "user", "content": "x"}
-        messages = {"user": [probe], "system": [probe, user], "developer": [probe, user]}.get(
-            role, [user, probe]
-        )
+        messages = {"user": [probe], "system": [probe, user], "developer": [probe, user]}.get(role, [user, probe])
         try:
             text = self._compiled.render({"messages": messages, "add_generation_prompt": False})
         except TemplateError:

@@ -24,9 +24,7 @@ class IncrementalDetokenizer:
 
     __slots__ = ("_decode", "_pieces", "_strip")
 
-    def __init__(
-        self, tokenizer: Tokenizer, prompt_ids: Sequence[int] = (), skip_special_tokens: bool = True
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int] = (), skip_special_tokens: bool = True) -> None:
         """``prompt_ids``: what precedes the output. Only whether it holds any text matters."""
         self._pieces = tokenizer.pieces(skip_special_tokens)
         self._decode = _Utf8Decoder("replace").decode

@@ -89,9 +89,7 @@ def _add_tokens(backend: Backend, listed: Mapping[str, Any], folder: Path) -> No
     for token_id, fields in sorted((int(key), value) for key, value in listed.items()):
         if token_id in present:
             continue
-        flags = {
-            flag: fields[flag] for flag in ("single_word", "lstrip", "rstrip", "normalized") if flag in fields
-        }
+        flags = {flag: fields[flag] for flag in ("single_word", "lstrip", "rstrip", "normalized") if flag in fields}
         backend.add_tokens([AddedToken(fields["content"], special=bool(fields.get("special")), **flags)])
         if backend.token_to_id(fields["content"]) != token_id:
             raise ModelError(
@@ -106,9 +104,7 @@ def _eos_ids(folder: Path) -> list[int]:
         if value is not None:
             ids = value if isinstance(value, list) else [value]
             if not all(isinstance(id_, int) and not isinstance(id_, bool) and id_ >= 0 for id_ in ids):
-                raise ModelError(
-                    f"{folder / name}: eos_token_id must be a token id or a list of them; got {value!r}"
-                )
+                raise ModelError(f"{folder / name}: eos_token_id must be a token id or a list of them; got {value!r}")
             return ids
     return []
 

@@ -148,8 +148,7 @@ class _Fields:
             return None
         if not isinstance(value, int) or not 0 <= value < len(self.tokens):
             raise ModelError(
-                f"tokenizer.ggml.{key}_token_id is {value!r}; "
-                f"the vocabulary has ids 0 to {len(self.tokens) - 1}"
+                f"tokenizer.ggml.{key}_token_id is {value!r}; the vocabulary has ids 0 to {len(self.tokens) - 1}"
             )
         return value
 
@@ -166,9 +165,7 @@ def _byte_level(fields: _Fields) -> tuple[Backend, bool]:
     name = fields.text("pre", "default")
     split = _SPLITS.get(name)
     if split is None:
-        raise UnsupportedModelError(
-            f"tokenizer.ggml.pre is {name!r}; Octavo knows {', '.join(sorted(_SPLITS))}"
-        )
+        raise UnsupportedModelError(f"tokenizer.ggml.pre is {name!r}; Octavo knows {', '.join(sorted(_SPLITS))}")
     alphabet = byte_alphabet()
     letters = set(alphabet.values())
     vocab = {

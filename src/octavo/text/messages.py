@@ -85,9 +85,7 @@ def plain(value: object, param: str, depth: int = 0) -> Any:
         return {str.__str__(key): plain(item, f"{param}.{key}", depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item, f"{param}[{index}]", depth + 1) for index, item in enumerate(value)]
-    raise InvalidRequestError(
-        f"{param} must be made of JSON values; it holds a {type(value).__name__}", param=param
-    )
+    raise InvalidRequestError(f"{param} must be made of JSON values; it holds a {type(value).__name__}", param=param)
 
 
 def text_parts(message: Message) -> list[str]:
@@ -112,9 +110,7 @@ def _message(message: object, param: str) -> Message:
     copy = {key: value for key, value in _object(message, param).items() if value is not None}
     role = copy.get("role")
     if not isinstance(role, str) or not role:
-        raise InvalidRequestError(
-            f"{param}.role must be text such as 'user'; got {role!r}", param=f"{param}.role"
-        )
+        raise InvalidRequestError(f"{param}.role must be text such as 'user'; got {role!r}", param=f"{param}.role")
     if "content" in copy:
         copy["content"] = _content(copy["content"], f"{param}.content")
     elif not (role == "assistant" and copy.get("tool_calls")):
@@ -133,9 +129,7 @@ def _message(message: object, param: str) -> Message:
 def _object(value: object, param: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise InvalidRequestError(f"{param} must be a JSON object; got {type(value).__name__}", param=param)
-    copy: dict[str, Any] = plain(
-        {key: item for key, item in value.items() if key not in CACHE_MARKERS}, param
-    )
+    copy: dict[str, Any] = plain({key: item for key, item in value.items() if key not in CACHE_MARKERS}, param)
     return copy
 
 
@@ -151,8 +145,7 @@ def _content(content: object, param: str) -> str | list[dict[str, str]]:
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, dict) else type(part).__name__
             raise InvalidRequestError(
-                f'{param}[{index}] must be {{"type": "text", "text": ...}}, for Octavo runs text models; '
-                f"got {kind!r}",
+                f'{param}[{index}] must be {{"type": "text", "text": ...}}, for Octavo runs text models; got {kind!r}',
                 param=f"{param}[{index}]",
             )
         parts.append({"type": "text", "text": part["text"]})

@@ -85,9 +85,7 @@ class PieceTable(dict[int, bytes]):
     ``skip`` are ids that stand for no bytes either: the special tokens, where those are left out of the text.
     """
 
-    def __init__(
-        self, backend: Backend, spelling: Spelling, size: int, added: dict[int, str], skip: frozenset[int]
-    ):
+    def __init__(self, backend: Backend, spelling: Spelling, size: int, added: dict[int, str], skip: frozenset[int]):
         super().__init__(dict.fromkeys(skip, b""))
         self._backend = backend
         self._spelling = spelling

@@ -14,9 +14,7 @@ def surround(backend: Backend, bos: str | None, eos: str | None) -> None:
     """Let ``backend`` put ``bos`` before every text and ``eos`` after it; ``None`` puts nothing there."""
     single = [*([f"{bos}:0"] if bos else []), "$A:0", *([f"{eos}:0"] if eos else [])]
     specials = [(token, backend.token_to_id(token)) for token in {bos, eos} if token]
-    backend.post_processor = TemplateProcessing(
-        single=single, pair=[*single, "$B:1"], special_tokens=specials
-    )
+    backend.post_processor = TemplateProcessing(single=single, pair=[*single, "$B:1"], special_tokens=specials)
 
 
 def keep_whole_offsets(backend: Backend) -> None:
@@ -37,9 +35,7 @@ def keep_whole_offsets(backend: Backend) -> None:
 
 def mark_special(backend: Backend, tokens: set[str]) -> None:
     """Make sure these tokens of the vocabulary are matched whole and count as special."""
-    added: dict[str, AddedToken] = {
-        token.content: token for token in backend.get_added_tokens_decoder().values()
-    }
+    added: dict[str, AddedToken] = {token.content: token for token in backend.get_added_tokens_decoder().values()}
     missing: list[Any] = []
     for content in sorted(tokens):
         if backend.token_to_id(content) is None:

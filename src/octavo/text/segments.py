@@ -113,9 +113,7 @@ class _BoundaryFinder:
         last = self._shared(self._messages, [*tools, tools[-1]], whole=True)
         if last == len(self._text):  # the template shows no tools
             return [0] * len(tools)
-        ends = [
-            self._shared(self._messages, tools[: count + 1], whole=True) for count in range(len(tools) - 1)
-        ]
+        ends = [self._shared(self._messages, tools[: count + 1], whole=True) for count in range(len(tools) - 1)]
         return [*ends, last]
 
     def system_ends(self) -> tuple[int, list[int]]:

@@ -103,9 +103,7 @@ class _Namespace(Namespace):
 
 def _refuse_underscore(name: object) -> None:
     if isinstance(name, str) and name.startswith("_"):
-        raise jinja2.exceptions.SecurityError(
-            f"a namespace cannot hold {name!r}: no names with a leading underscore"
-        )
+        raise jinja2.exceptions.SecurityError(f"a namespace cannot hold {name!r}: no names with a leading underscore")
 
 
 def _tojson(
@@ -116,9 +114,7 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     # Not jinja2's own filter: that one escapes HTML and sorts keys.
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise_exception(message: str) -> NoReturn:
