@@ -129,8 +129,16 @@ def draw(model: _native.Model, logits: npt.ArrayLike, requests: Sequence[Mapping
     (token ids of a bitmask).
     """
     logits = np.atleast_2d(np.asarray(logits, np.float32))
-    neutral = dict(row=0, temperature=1, top_k=0, top_p=1, min_p=0, repetition_penalty=1, presence_penalty=0)
-    neutral |= dict(frequency_penalty=0, seed=0, choice=0, position=0, num_top=-1)
+    neutral = {
+        "row": 0,
+        "temperature": 1,
+        "top_k": 0,
+        "top_p": 1,
+        "min_p": 0,
+        "repetition_penalty": 1,
+        "presence_penalty": 0,
+    }
+    neutral |= {"frequency_penalty": 0, "seed": 0, "choice": 0, "position": 0, "num_top": -1}
 
     def column(name: str, dtype: Any) -> npt.NDArray[Any]:
         return np.fromiter((r.get(name, neutral[name]) for r in requests), dtype, len(requests))

@@ -278,8 +278,6 @@ def test_draws_follow_the_softmax(make_sampler, isa, counter, filters):
     assert chi_square_accepts(pairs, np.outer(probabilities, probabilities).ravel())
 
 
-
-
 @every_isa
 def test_a_draw_is_the_same_alone_in_any_batch_and_with_any_threads(make_sampler, isa):
     vocab, rng = 61, np.random.default_rng(4)
