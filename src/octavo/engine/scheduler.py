@@ -202,7 +202,8 @@ class Scheduler:
 
     def _reserve_forks(self, request: Request, count: int, output: SchedulerOutput) -> None:
         """Seat the siblings that can share ``request``'s prompt, which this step completes."""
-        if not request.params.use_cache or request.num_computed_tokens + count != request.num_prompt_tokens:
+        computed = request.num_computed_tokens + count
+        if not request.params.use_cache or request.num_output_tokens or computed != request.num_prompt_tokens:
             return
         for sibling in request.group.requests:
             if not self._free_rows:
@@ -227,7 +228,6 @@ class Scheduler:
     def _start(self, request: Request) -> None:
         if request.table_row < 0:
             request.table_row = self._free_rows.pop()
-        request.table_version = -1
         request.status = RequestStatus.RUNNING
         bisect.insort(self.running, request, key=_order)
 
