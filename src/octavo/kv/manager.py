@@ -156,9 +156,7 @@ class KVCacheManager:
         # Only the block of the next position can be shared and still be written: a fork shares no later one.
         index = seq.num_computed // self.block_size
         shared = [
-            group
-            for group, blocks in enumerate(seq.blocks)
-            if index < len(blocks) and blocks[index].ref_count > 1
+            group for group, blocks in enumerate(seq.blocks) if index < len(blocks) and blocks[index].ref_count > 1
         ]
         missing = self._blocks_for(num_tokens) - len(seq.block_ids[0])
         if missing <= 0 and not shared:
@@ -298,9 +296,7 @@ class KVCacheManager:
             token_ids = tuple(seq.tokens[index * self.block_size : (index + 1) * self.block_size])
             for group, blocks in enumerate(seq.blocks):
                 block = blocks[index]
-                found = self._index.publish(
-                    block, group, seq.hashes[index], seq.parent_hash(index), token_ids
-                )
+                found = self._index.publish(block, group, seq.hashes[index], seq.parent_hash(index), token_ids)
                 if found is None:
                     # Two contents with one hash. What descends from the second must not be found under the
                     # first.
@@ -353,9 +349,7 @@ class KVCacheManager:
         if seq in self._holders:
             raise BlockError("the sequence holds blocks already: release it before admitting it again")
         if not hit.num_tokens < num_tokens:
-            raise BlockError(
-                f"admit needs room for a token beyond the hit of {hit.num_tokens}; got {num_tokens}"
-            )
+            raise BlockError(f"admit needs room for a token beyond the hit of {hit.num_tokens}; got {num_tokens}")
         start = len(hit.blocks[0]) * self.block_size
         tail_tokens = tuple(seq.tokens[start : hit.num_tokens])
         if not (

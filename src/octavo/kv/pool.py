@@ -86,17 +86,10 @@ class BlockPool:
         """
         free = list(self._free)
         if len(free) != len(self._free) or len({block.block_id for block in free}) != len(free):
-            raise BlockError(
-                f"the free queue says {len(self._free)} blocks and links {len(free)}, or one twice"
-            )
+            raise BlockError(f"the free queue says {len(self._free)} blocks and links {len(free)}, or one twice")
         free_ids = {block.block_id for block in free}
         null = self._blocks[NULL_BLOCK_ID]
-        if (
-            null.ref_count
-            or null.block_hash is not None
-            or NULL_BLOCK_ID in free_ids
-            or NULL_BLOCK_ID in holders
-        ):
+        if null.ref_count or null.block_hash is not None or NULL_BLOCK_ID in free_ids or NULL_BLOCK_ID in holders:
             raise BlockError(f"the null block was touched: {null!r}")
         for block in self._blocks[NULL_BLOCK_ID + 1 :]:
             if block.ref_count != holders.get(block.block_id, 0):

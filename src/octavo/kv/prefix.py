@@ -118,9 +118,7 @@ class PrefixIndex:
             for block_hash, block in blocks.items():
                 parent, size = block.parent_hash, len(block.token_ids)
                 if block.block_hash != block_hash or block.group != group or parent is None:
-                    raise BlockError(
-                        f"the index of group {group} leads to {block!r}, of another hash or group"
-                    )
+                    raise BlockError(f"the index of group {group} leads to {block!r}, of another hash or group")
                 if not 0 < size <= self._block_size or hash_block(parent, block.token_ids) != block_hash:
                     raise BlockError(f"{block!r} is published under a hash that is not that of its tokens")
                 if size < self._block_size:
