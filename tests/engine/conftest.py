@@ -14,13 +14,17 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend
 
 from octavo.config import EngineConfig
+from octavo.engine.assemble import Assembly, StartupSummary
 from octavo.engine.engine import Engine
 from octavo.engine.sampling_params import SamplingParams
 from octavo.kv.hashing import Namespace
 from octavo.model.runner import ForwardBatch, SampleBatch, Samples, Scores
 from octavo.planner import MemoryPlan
+from octavo.text.tokenizer import Tokenizer
 
 VOCAB_SIZE = 24
 EOS = 0
@@ -92,9 +96,7 @@ class FakeRunner:
                 words = batch.bitmask[batch.bitmask_rows[i]].astype(np.uint32)
                 allowed = [(int(words[t // 32]) >> (t % 32)) & 1 for t in range(VOCAB_SIZE)]
                 shaped[np.array(allowed) == 0] = -np.inf
-            tokens.append(
-                draw(shaped, batch.temperature[i], batch.seeds[i], batch.choices[i], batch.positions[i])
-            )
+            tokens.append(draw(shaped, batch.temperature[i], batch.seeds[i], batch.choices[i], batch.positions[i]))
             own = _log_softmax(logits[batch.rows[i]])
             order = np.argsort(-own, kind="stable").tolist()
             logprobs.append(own[tokens[-1]])
@@ -154,6 +156,16 @@ def answer(prompt: Sequence[int], params: SamplingParams, max_tokens: int, choic
     return tokens[len(prompt) :]
 
 
+def letters() -> Tokenizer:
+    """Tokens of one letter and of two, so that a stop string can lie across tokens in more than one way."""
+    pieces = ["<eos>", *"abcdefghijklm", "ab", "ba", "abc", "cd", "da", "Ġ", "u", "Ã", "©", "Ċ"]
+    backend = Backend(models.BPE(vocab={piece: index for index, piece in enumerate(pieces)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken("<eos>", special=True)])
+    return Tokenizer(backend, special_tokens={"eos_token": "<eos>"})
+
+
 MakeEngine = Callable[..., tuple[Engine, FakeRunner]]
 
 
@@ -167,6 +179,7 @@ def make_engine() -> MakeEngine:
         block_size: int = 4,
         groups: int = 1,
         max_model_len: int = 200,
+        tokenizer: Tokenizer | None = None,
         **config: object,
     ) -> tuple[Engine, FakeRunner]:
         plan = MemoryPlan(
@@ -187,7 +200,7 @@ def make_engine() -> MakeEngine:
             numerics_id="fake",
         )
         runner = FakeRunner(plan)
-        engine = Engine(settings, runner, plan, namespace, None, vocab_size=VOCAB_SIZE, eos_token_ids=[EOS])
+        engine = Engine(settings, runner, plan, namespace, tokenizer, vocab_size=VOCAB_SIZE, eos_token_ids=[EOS])
         return engine, runner
 
     return make
@@ -196,3 +209,43 @@ def make_engine() -> MakeEngine:
 @pytest.fixture(scope="session")
 def expected_answer() -> Callable[..., list[int]]:
     return answer
+
+
+@pytest.fixture(scope="session")
+def letter_tokenizer() -> Tokenizer:
+    return letters()
+
+
+@pytest.fixture(scope="session")
+def make_assembly(make_engine: MakeEngine) -> Callable[..., tuple[Assembly, FakeRunner]]:
+    """As ``make_engine``, with a tokenizer of letters and a chat template that writes ``<role letter>content``."""
+    template = (
+        "{% for m in messages %}{{ m.role[0] + ' ' + m.content }}"
+        "{% if not loop.last or add_generation_prompt %}{{ '\n' }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'a ' }}{% endif %}"
+    )
+
+    def make(**config: object) -> tuple[Assembly, FakeRunner]:
+        engine, runner = make_engine(tokenizer=letters(), **config)
+        plan = engine.plan
+        summary = StartupSummary(
+            model="fake",
+            architecture="Fake",
+            isa="none",
+            threads=1,
+            weight_bytes=0,
+            kv_dtype="bf16",
+            block_size=plan.block_size,
+            block_bytes=plan.block_bytes,
+            num_blocks=plan.num_blocks,
+            num_tokens=plan.num_tokens,
+            bytes_per_token=plan.bytes_per_token,
+            planned_bytes=plan.nbytes,
+            allocated_bytes=plan.nbytes,
+            max_model_len=plan.max_model_len,
+            seconds=0.0,
+        )
+        assert engine.intake.tokenizer is not None
+        return Assembly(engine, engine.intake.tokenizer, template, summary), runner
+
+    return make

@@ -17,7 +17,6 @@ from octavo.kv.hashing import Namespace
 from octavo.model.base import ModelSource
 from octavo.model.runner import ModelRunner
 from octavo.model.source import resolve_model
-from octavo.model.spec import ModelSpec
 from octavo.model.weights import LoadedModel, load_model
 from octavo.planner import MemoryPlan, plan
 from octavo.text.chat import ChatTemplate, RenderedChat
@@ -61,19 +60,13 @@ class Assembly:
     """An engine with what surrounds it: the model's tokenizer, its chat template and the start-up summary."""
 
     def __init__(
-        self,
-        engine: Engine,
-        spec: ModelSpec,
-        tokenizer: Tokenizer,
-        template: TemplateSource | None,
-        summary: StartupSummary,
+        self, engine: Engine, tokenizer: Tokenizer, template: TemplateSource | None, summary: StartupSummary
     ) -> None:
         self.engine = engine
-        self.spec = spec
         self.tokenizer = tokenizer
         self.summary = summary
         self._template = template
-        self._compiled: dict[str, ChatTemplate] = {}
+        self._compiled: ChatTemplate | None = None
 
     def render(
         self,
@@ -107,9 +100,9 @@ class Assembly:
     def _chat_template(self, given: str | None) -> ChatTemplate:
         if given is not None:
             return ChatTemplate(given, self.tokenizer)
-        if "" not in self._compiled:
-            self._compiled[""] = ChatTemplate(self._template, self.tokenizer)
-        return self._compiled[""]
+        if self._compiled is None:
+            self._compiled = ChatTemplate(self._template, self.tokenizer)
+        return self._compiled
 
 
 def assemble(
@@ -158,7 +151,7 @@ def assemble(
         max_model_len=memory.max_model_len,
         seconds=time.perf_counter() - began,
     )
-    return Assembly(engine, loaded.spec, tokenizer, source.chat_template or tokenizer.chat_template, summary)
+    return Assembly(engine, tokenizer, source.chat_template or tokenizer.chat_template, summary)
 
 
 def _tokenizer(source: ModelSource) -> Tokenizer:
