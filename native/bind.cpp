@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "decoder/decoder.h"
+#include "probe.h"
 #include "sampler/sampler.h"
 
 namespace nb = nanobind;
@@ -507,6 +508,19 @@ Array<uint8_t> pool_block(nb::handle_t<KVPool> self, int id) {
   return Array<uint8_t>(pool.block(id), {pool.block_bytes()}, self);
 }
 
+nb::tuple measure_roof_of(const std::string& isa, int threads, int megabytes) {
+  check_between("threads", threads, 1, 256);
+  check_between("megabytes", megabytes, 1, 1 << 20);
+  const Kernels* kernels = find_kernels(isa.c_str());
+  check(kernels != nullptr, "this machine does not run instruction set '" + isa + "'");
+  Roof roof;
+  {
+    nb::gil_scoped_release release;
+    roof = measure_roof(*kernels, threads, size_t(megabytes) << 20);
+  }
+  return nb::make_tuple(roof.bytes_per_second, roof.flops_per_second);
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -515,6 +529,7 @@ NB_MODULE(_native, m) {
   m.attr("SOURCE_HASH") = OCTAVO_SOURCE_HASH;
   m.def("supported_isas", &isa_names);
   m.def("available_threads", &available_threads);
+  m.def("measure_roof", &measure_roof_of, "isa"_a, "threads"_a, "megabytes"_a = 256);
 
   nb::class_<KVPool>(m, "KVPool")
       .def("__init__", &make_pool, nb::kw_only(), "group_sizes"_a, "layer_group"_a, "layer_index"_a, "num_kv_heads"_a,

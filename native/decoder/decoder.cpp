@@ -99,9 +99,9 @@ void Decoder::run_layer(Pass& pass, int layer) {
   const int n = pass.batch->num_tokens;
   float* hidden = hidden_.as<float>();
   uint16_t* normed = normed_.as<uint16_t>();
-  const auto norm = [&](const Memory& weight) {
+  const auto norm = [&](const float* weight) {
     pass.run(n, [&](size_t i) {
-      kernels_.rmsnorm(hidden + i * stride_, weight.as<float>(), normed + i * stride_, shape_.hidden_size, stride_,
+      kernels_.rmsnorm(hidden + i * stride_, weight, normed + i * stride_, shape_.hidden_size, stride_,
                        shape_.norm_eps);
     });
   };
@@ -118,7 +118,7 @@ void Decoder::run_layer(Pass& pass, int layer) {
 
 void Decoder::run_matrix(Pass& pass, const Packed& w, const uint16_t* x, size_t ldx, int rows, float* out, size_t ldo,
                          bool add) {
-  const Gemm gemm{x, ldx, w.data(), w.kpairs()};
+  const Gemm gemm{x, ldx, w.data, w.kpairs()};
   const int row_units = ceil_div(rows, kRowsPerUnit), panels = w.panels();
   // Few rows: the weights' way from memory is the cost. Whole panels in a row keep it one stream per thread.
   const int per_unit = row_units > 1 ? 1 : std::max(1, panels / (threads_.size() * kUnitsPerThread));
@@ -135,7 +135,7 @@ void Decoder::run_matrix(Pass& pass, const Packed& w, const uint16_t* x, size_t 
 }
 
 void Decoder::run_swiglu(Pass& pass, const Packed& w, int rows) {
-  const Gemm gemm{normed_.as<uint16_t>(), size_t(stride_), w.data(), w.kpairs()};
+  const Gemm gemm{normed_.as<uint16_t>(), size_t(stride_), w.data, w.kpairs()};
   const int row_units = ceil_div(rows, kRowsPerUnit);
   pass.run(size_t(w.panels() / 2) * row_units, [&](size_t unit) {
     const int row0 = int(unit % row_units) * kRowsPerUnit, row1 = std::min(rows, row0 + kRowsPerUnit);
@@ -147,8 +147,8 @@ void Decoder::run_logits(Pass& pass, const int32_t* rows, int count, float* logi
   if (count == 0) return;
   uint16_t* picked = picked_.as<uint16_t>();
   pass.run(count, [&](size_t i) {
-    kernels_.rmsnorm(hidden_.as<float>() + size_t(rows[i]) * stride_, weights_.final_norm.as<float>(),
-                     picked + i * stride_, shape_.hidden_size, stride_, shape_.norm_eps);
+    kernels_.rmsnorm(hidden_.as<float>() + size_t(rows[i]) * stride_, weights_.final_norm, picked + i * stride_,
+                     shape_.hidden_size, stride_, shape_.norm_eps);
   });
   run_matrix(pass, weights_.output(), picked, stride_, count, logits, shape_.vocab_size, false);
 }

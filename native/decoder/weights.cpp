@@ -9,13 +9,14 @@ namespace octavo {
 namespace {
 
 constexpr int kPanelRows = 64;
+constexpr size_t kAlignment = 64;
 
 size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
 
 // Rows of `source` [rows, k] into the panel rows first, first + 1, ...
 void pack_rows(Packed& target, const uint16_t* source, int rows, int first) {
   const int k = target.k, kpairs = target.kpairs();
-  uint32_t* out = target.memory.as<uint32_t>();
+  uint32_t* out = reinterpret_cast<uint32_t*>(target.data);
   // Short runs of k for all rows of a panel keep the strided writes within the cache.
   constexpr int kRun = 64;
   for (int row0 = 0; row0 < rows; row0 += kPanelRows) {
@@ -57,27 +58,46 @@ void expect(const std::string& slot, const std::vector<size_t>& dims, const std:
 
 }  // namespace
 
-Packed::Packed(int n, int k) : n(n), k(k), memory(sizeof(uint32_t) * panels() * kPanelRows * kpairs()) {}
-
 Weights::Weights(const DecoderShape& s) : shape_(s), tied_(s.tie_word_embeddings) {
-  const size_t norm_bytes = sizeof(float) * round_up(s.hidden_size, kPanelRows);
-  const int gates = int(round_up(s.intermediate_size, kPanelRows));
-  for (int i = 0; i < s.num_layers(); i++) {
-    LayerWeights layer;
-    layer.attn_norm = Memory(norm_bytes);
-    layer.mlp_norm = Memory(norm_bytes);
-    layer.qkv = Packed(s.q_size() + 2 * s.kv_size(), s.hidden_size);
-    layer.o = Packed(s.hidden_size, s.q_size());
-    layer.gate_up = Packed(2 * gates, s.hidden_size);
-    layer.down = Packed(s.hidden_size, s.intermediate_size);
-    layers.push_back(std::move(layer));
-  }
-  final_norm = Memory(norm_bytes);
+  // Sizes first, then one mapping, then every pointer to its place in it.
+  std::vector<std::pair<void*, size_t>> places;  // (address of a pointer, offset)
+  size_t total = 0;
+  const auto place = [&](std::string name, auto*& pointer, size_t bytes) {
+    buffers_.push_back({std::move(name), nullptr, bytes});
+    places.emplace_back(&pointer, total);
+    total += round_up(bytes, kAlignment);
+  };
+  const auto norm = [&](std::string name, float*& pointer) {
+    place(std::move(name), pointer, sizeof(float) * round_up(s.hidden_size, kPanelRows));
+  };
+  const auto matrix = [&](std::string name, Packed& packed, int n, int k) {
+    packed = {.n = n, .k = k};
+    place(std::move(name), packed.data, packed.bytes());
+  };
+
   if (tied_) {
-    embed_packed = Packed(s.vocab_size, s.hidden_size);
+    matrix("embed", embed_packed, s.vocab_size, s.hidden_size);
   } else {
-    embed_rows = Memory(sizeof(uint16_t) * s.vocab_size * size_t(s.hidden_size));
-    lm_head = Packed(s.vocab_size, s.hidden_size);
+    place("embed", embed_rows, sizeof(uint16_t) * s.vocab_size * size_t(s.hidden_size));
+    matrix("lm_head", lm_head, s.vocab_size, s.hidden_size);
+  }
+  norm("final_norm", final_norm);
+  layers.resize(s.num_layers());
+  for (int i = 0; i < s.num_layers(); i++) {
+    const std::string prefix = "layers." + std::to_string(i) + ".";
+    LayerWeights& layer = layers[i];
+    norm(prefix + "attn_norm", layer.attn_norm);
+    matrix(prefix + "qkv", layer.qkv, s.q_size() + 2 * s.kv_size(), s.hidden_size);
+    matrix(prefix + "o", layer.o, s.hidden_size, s.q_size());
+    norm(prefix + "mlp_norm", layer.mlp_norm);
+    matrix(prefix + "gate_up", layer.gate_up, 2 * int(round_up(s.intermediate_size, kPanelRows)), s.hidden_size);
+    matrix(prefix + "down", layer.down, s.hidden_size, s.intermediate_size);
+  }
+
+  memory_ = Memory(total);
+  for (size_t i = 0; i < places.size(); i++) {
+    buffers_[i].data = memory_.data() + places[i].second;
+    std::memcpy(places[i].first, &buffers_[i].data, sizeof(void*));
   }
 }
 
@@ -91,7 +111,7 @@ void Weights::set(const std::string& slot, int layer, const uint16_t* tensor, co
       if (tied_)
         pack_rows(embed_packed, tensor, int(vocab), 0);
       else
-        std::memcpy(embed_rows.data(), tensor, embed_rows.bytes());
+        std::memcpy(embed_rows, tensor, sizeof(uint16_t) * vocab * hidden);
       return;
     }
     if (slot == "lm_head" && !tied_)
@@ -111,46 +131,20 @@ void Weights::set(const std::string& slot, int layer, const uint16_t* tensor, co
   throw std::invalid_argument("there is no slot '" + slot + "' at layer " + std::to_string(layer));
 }
 
-void Weights::set_norm(Memory& target, const uint16_t* tensor) const {
-  for (int i = 0; i < shape_.hidden_size; i++) target.as<float>()[i] = from_bf16(tensor[i]);
-}
-
-std::vector<Buffer> Weights::buffers() const {
-  std::vector<Buffer> list;
-  const auto append = [&list](std::string name, const Memory& memory) {
-    if (memory.bytes() > 0) list.push_back({std::move(name), memory.data(), memory.bytes()});
-  };
-  append("embed", tied_ ? embed_packed.memory : embed_rows);
-  append("lm_head", lm_head.memory);
-  append("final_norm", final_norm);
-  for (size_t i = 0; i < layers.size(); i++) {
-    const std::string prefix = "layers." + std::to_string(i) + ".";
-    append(prefix + "attn_norm", layers[i].attn_norm);
-    append(prefix + "qkv", layers[i].qkv.memory);
-    append(prefix + "o", layers[i].o.memory);
-    append(prefix + "mlp_norm", layers[i].mlp_norm);
-    append(prefix + "gate_up", layers[i].gate_up.memory);
-    append(prefix + "down", layers[i].down.memory);
-  }
-  return list;
-}
-
-size_t Weights::bytes() const {
-  size_t total = 0;
-  for (const Buffer& buffer : buffers()) total += buffer.bytes;
-  return total;
+void Weights::set_norm(float* target, const uint16_t* tensor) const {
+  for (int i = 0; i < shape_.hidden_size; i++) target[i] = from_bf16(tensor[i]);
 }
 
 void Weights::embed(int token, float* out) const {
   const int hidden = shape_.hidden_size;
   if (!tied_) {
-    const uint16_t* row = embed_rows.as<uint16_t>() + size_t(token) * hidden;
+    const uint16_t* row = embed_rows + size_t(token) * hidden;
     for (int i = 0; i < hidden; i++) out[i] = from_bf16(row[i]);
     return;
   }
   const int kpairs = embed_packed.kpairs();
-  const uint32_t* base =
-      embed_packed.memory.as<uint32_t>() + size_t(token / kPanelRows) * kpairs * kPanelRows + token % kPanelRows;
+  const uint32_t* base = reinterpret_cast<const uint32_t*>(embed_packed.data) +
+                         size_t(token / kPanelRows) * kpairs * kPanelRows + token % kPanelRows;
   for (int kp = 0; kp < kpairs; kp++) {
     const uint32_t pair = base[size_t(kp) * kPanelRows];
     out[2 * kp] = from_bf16(uint16_t(pair));

@@ -23,18 +23,16 @@ struct DecoderShape {
 // A matrix [n, k] in panels; rows beyond n and the odd column beyond k are zero.
 struct Packed {
   int n = 0, k = 0;
-  Memory memory;
+  uint16_t* data = nullptr;
 
-  Packed() = default;
-  Packed(int n, int k);
   int panels() const { return (n + 63) / 64; }
   int kpairs() const { return (k + 1) / 2; }
-  const uint16_t* data() const { return memory.as<uint16_t>(); }
+  size_t bytes() const { return sizeof(uint32_t) * 64 * panels() * size_t(kpairs()); }
 };
 
 struct LayerWeights {
-  Memory attn_norm, mlp_norm;  // fp32 [hidden rounded up to 64]
-  Packed qkv;                  // rows of q, then k, then v
+  float *attn_norm, *mlp_norm;  // [hidden rounded up to 64]
+  Packed qkv;                   // rows of q, then k, then v
   Packed o;
   Packed gate_up;  // panel 2i holds 64 gates, panel 2i + 1 their ups
   Packed down;
@@ -54,8 +52,8 @@ class Weights {
   // is not its own.
   void set(const std::string& slot, int layer, const uint16_t* tensor, const std::vector<size_t>& dims);
   // Every buffer by name, in a fixed order.
-  std::vector<Buffer> buffers() const;
-  size_t bytes() const;
+  const std::vector<Buffer>& buffers() const { return buffers_; }
+  size_t bytes() const { return memory_.bytes(); }
 
   // The matrix that logits are computed with: the embedding itself when tied.
   const Packed& output() const { return tied_ ? embed_packed : lm_head; }
@@ -63,16 +61,19 @@ class Weights {
   void embed(int token, float* out) const;
 
   std::vector<LayerWeights> layers;
-  Memory final_norm;
-  Memory embed_rows;    // untied: bf16 [vocab, hidden], as rows are all that is read
-  Packed embed_packed;  // tied: panels, which serve rows and logits alike
-  Packed lm_head;       // untied only
+  float* final_norm = nullptr;
+  uint16_t* embed_rows = nullptr;  // untied: bf16 [vocab, hidden], as rows are all that is read
+  Packed embed_packed;             // tied: panels, which serve rows and logits alike
+  Packed lm_head;                  // untied only
 
  private:
-  void set_norm(Memory& target, const uint16_t* tensor) const;
+  void set_norm(float* target, const uint16_t* tensor) const;
 
   DecoderShape shape_;
   bool tied_;
+  std::vector<Buffer> buffers_;
+  // Everything lies in one mapping: in huge pages, so that a stream of weights does not stop at every small one.
+  Memory memory_;
 };
 
 }  // namespace octavo

@@ -76,6 +76,11 @@ struct Kernels {
   float (*sum_exp)(const float* x, int n, float max, float scale);
   // out = exp((x - max) * scale)
   void (*exp_into)(const float* x, int n, float max, float scale, float* out);
+
+  // For measuring the machine: what arithmetic and memory give at most. burst does burst_flops operations a round.
+  float (*burst)(long rounds);
+  float (*read_all)(const float* data, size_t floats);
+  int burst_flops;
 };
 
 // Null if this build or this machine lacks the instruction set.

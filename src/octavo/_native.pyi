@@ -23,6 +23,9 @@ def supported_isas() -> list[str]:
 def available_threads() -> int:
     """Processors this process may use: the smaller of its affinity mask and its cgroup quota."""
 
+def measure_roof(isa: str, threads: int, megabytes: int = 256) -> tuple[float, float]:
+    """What this machine gives at most: (bytes per second read from memory, bf16 operations per second)."""
+
 class Model:
     """A decoder: packed weights, worker threads and scratch memory."""
 

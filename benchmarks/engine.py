@@ -1,0 +1,235 @@
+"""What the engine reaches on this machine, beside what the machine itself gives in the same minute.
+
+    python -m benchmarks.engine [--model MODEL] [--repeats N] [--write]
+
+Every figure is a median of several runs, taken in turn with a measurement of the machine's roof (memory bandwidth and
+arithmetic), because shared machines swing by a factor of two within an hour. ``--write`` appends to RESULTS.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from octavo import LLM, SamplingParams, _native
+from octavo.config import TILE_TOKENS
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+GIGA = 1e9
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: what was measured, what came out, what it should be."""
+
+    what: str
+    figure: str
+    beside: str
+    target: str
+    reached: bool
+
+
+class Bench:
+    def __init__(self, model: str, repeats: int) -> None:
+        self.model = model
+        self.repeats = repeats
+        self.llm = LLM(model, kv_memory="512MiB")
+        self.summary = self.llm.summary
+        self._rng = np.random.default_rng(0)
+
+    def roof(self) -> tuple[float, float]:
+        """Bytes and operations per second, right now."""
+        return _native.measure_roof(self.summary.isa, self.summary.threads)
+
+    def prompts(self, count: int, length: int) -> list[list[int]]:
+        """Random prompts, so that no prefix is shared."""
+        size = self.llm.engine.intake.vocab_size
+        return [self._rng.integers(0, size, length).tolist() for _ in range(count)]
+
+    def seconds(self, prompts: list[list[int]], max_tokens: int) -> float:
+        params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+        began = time.perf_counter()
+        self.llm.generate(prompts, params, use_tqdm=False)
+        return time.perf_counter() - began
+
+    def decode(self, count: int, context: int, tokens: int) -> float:
+        """Seconds per step of ``count`` sequences at about ``context`` tokens; prefill does not count.
+
+        The prompts are computed first, without an answer, so that the timed call starts from the cache.
+        """
+        prompts = self.prompts(count, context)
+        self.seconds(prompts, 0)
+        return (self.seconds(prompts, tokens + 1) - self.seconds(prompts, 1)) / tokens
+
+    def rows(self) -> Iterator[Row]:
+        yield from self._decode_and_batch()
+        yield self._prefill()
+        yield self._start()
+        yield self._python_share()
+        yield self._slots()
+        yield self._resident()
+
+    def _decode_and_batch(self) -> Iterator[Row]:
+        shares, alone, together, bandwidths = [], [], [], []
+        for _ in range(self.repeats):
+            bandwidth = self.roof()[0]
+            step = self.decode(1, 128, 64)
+            bandwidth = (bandwidth + self.roof()[0]) / 2
+            moved = self.summary.weight_bytes + (128 + 32) * self.summary.bytes_per_token
+            shares.append(moved / step / bandwidth)
+            bandwidths.append(bandwidth)
+            alone.append(1 / step)
+            together.append(16 / self.decode(16, 128, 32))
+        share, ratio = median(shares), median([b / a for a, b in zip(alone, together, strict=True)])
+        yield Row(
+            "decode, 1 x 128",
+            f"{median(alone):.0f} tok/s",
+            f"{share:.0%} of {median(bandwidths) / GIGA:.1f} GB/s read",
+            "75 % of bandwidth",
+            share >= 0.75,
+        )
+        yield Row(
+            "decode, 16 x 128", f"{median(together):.0f} tok/s", f"{ratio:.1f} x 1 x 128", "6 x", ratio >= 6
+        )
+
+    def _prefill(self) -> Row:
+        rates, shares = [], []
+        for _ in range(self.repeats):
+            peak = self.roof()[1]
+            rate = 1024 / self.seconds(self.prompts(1, 1024), 0)
+            rates.append(rate)
+            shares.append(rate * self._prefill_flops(1024) / peak)
+        return Row(
+            "prefill, 1,024 tokens",
+            f"{median(rates):.0f} tok/s",
+            f"{median(shares):.0%} of {self.roof()[1] / GIGA:.0f} GFLOP/s {self.summary.isa}",
+            "2,500 tok/s with AVX-512 BF16",
+            median(rates) >= 2500,
+        )
+
+    def _prefill_flops(self, length: int) -> float:
+        """Operations per prompt token: two per weight that a token meets, and causal attention."""
+        spec = self.llm._assembly.spec
+        shapes = spec.tensor_shapes()
+        weights = sum(np.prod(shape) for (_, layer), shape in shapes.items() if layer >= 0 and len(shape) == 2)
+        attention = 4 * spec.num_layers * spec.num_heads * spec.head_dim * length / 2
+        return float(2 * weights + attention)
+
+    def _start(self) -> Row:
+        command = [sys.executable, "-m", "octavo", "generate", "Hello", "--model", self.model, "--max-tokens", "1"]
+        times = []
+        for _ in range(self.repeats + 1):
+            began = time.perf_counter()
+            subprocess.run(command, check=True, capture_output=True)
+            times.append(time.perf_counter() - began)
+        seconds = median(times[1:])
+        return Row("process start to first token", f"{seconds:.2f} s", "files in the page cache", "3 s", seconds < 3)
+
+    def _python_share(self) -> Row:
+        shares, milliseconds = [], []
+        for _ in range(self.repeats):
+            prompts = self.prompts(32, 128)
+            self.seconds(prompts, 0)
+            stats = self.llm.engine.stats
+            python, native, steps = stats.python_seconds, stats.native_seconds, stats.num_steps
+            self.seconds(prompts, 48)
+            python, native = stats.python_seconds - python, stats.native_seconds - native
+            shares.append(python / (python + native))
+            milliseconds.append(python / (stats.num_steps - steps) * 1e3)
+        return Row(
+            "Python per step, 32 sequences",
+            f"{median(milliseconds):.2f} ms",
+            f"{median(shares):.1%} of the step",
+            "10 %",
+            median(shares) < 0.1,
+        )
+
+    def _slots(self) -> Row:
+        """Allocated but unused token slots while requests of mixed lengths run."""
+        engine = self.llm.engine
+        params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+        for prompt in (p for length in (3, 40, 77, 130, 200, 300, 15, 64) for p in self.prompts(2, length)):
+            engine.add(engine.intake.accept(prompt, params))
+        unused, samples = [], 0
+        while engine.has_unfinished:
+            engine.step()
+            for request in engine.scheduler.running:
+                unused.append(request.blocks.num_blocks * engine.plan.block_size - request.num_computed_tokens)
+                samples += 1
+        mean, most = statistics.mean(unused), max(unused)
+        return Row(
+            "allocated, unused slots",
+            f"{mean:.1f} tokens per sequence",
+            f"at most {most} of a block of {engine.plan.block_size}",
+            "one block",
+            mean < TILE_TOKENS and most <= engine.plan.block_size,
+        )
+
+    def _resident(self) -> Row:
+        """Resident bytes beside weights and pool, once the whole pool has been written."""
+        length = self.summary.max_model_len // 2
+        self.seconds(self.prompts(self.summary.num_tokens // length + 1, length), 0)
+        pool = self.llm.engine._runner.pool  # type: ignore[union-attr]
+        rest = psutil.Process().memory_info().rss - self.summary.weight_bytes - pool.nbytes
+        return Row(
+            "resident beside weights and KV pool",
+            f"{rest / 2**20:.0f} MiB",
+            f"{self.summary.weight_bytes / 2**20:.0f} MiB weights, {pool.nbytes / 2**20:.0f} MiB pool",
+            "200 MB",
+            rest < 200e6,
+        )
+
+
+def median(values: list[float]) -> float:
+    return statistics.median(values)
+
+
+def machine() -> str:
+    """Processor, cores, instruction set: what a figure means nothing without."""
+    name = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        "unknown processor",
+    )
+    return f"{name}, {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB"
+
+
+def table(bench: Bench, progress: Callable[[str], None]) -> str:
+    lines = [
+        f"{date.today()}, {machine()}, {bench.summary.isa}, {bench.summary.threads} threads, {bench.summary.model}:",
+        "",
+        "| what | reached | beside | target | |",
+        "|---|---|---|---|---|",
+    ]
+    for row in bench.rows():
+        mark = "yes" if row.reached else "**no**"
+        lines.append(f"| {row.what} | {row.figure} | {row.beside} | {row.target} | {mark} |")
+        progress(lines[-1])
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--write", action="store_true", help="append the table to benchmarks/RESULTS.md")
+    arguments = parser.parse_args()
+    text = table(Bench(arguments.model, arguments.repeats), lambda line: print(line, file=sys.stderr, flush=True))
+    print(text)
+    if arguments.write:
+        with RESULTS.open("a") as file:
+            file.write(f"\n## The engine (`python -m benchmarks.engine --repeats {arguments.repeats}`)\n\n{text}")
+
+
+if __name__ == "__main__":
+    main()
