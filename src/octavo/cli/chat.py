@@ -50,8 +50,9 @@ def chat(
 ) -> None:
     """Chat with a model and see what the cache reuses.
 
-    Every turn shows how many tokens of the prompt were reused and computed, and how fast the reply was. On a terminal, Ctrl-C interrupts the reply and keeps the chat; /reset starts afresh, /stats shows figures,
-    /exit or Ctrl-D leaves. From a pipe, every line that is not empty is one turn.
+    Every turn shows how many tokens of the prompt were reused and computed, and how fast the reply was. On a
+    terminal, Ctrl-C interrupts the reply and keeps the chat; /reset starts afresh, /stats shows figures, /exit or
+    Ctrl-D leaves. From a pipe, every line that is not empty is one turn.
     """
     from octavo.cli.starting import open_llm
     from octavo.engine.sampling_params import SamplingParams

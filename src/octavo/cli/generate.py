@@ -77,7 +77,7 @@ def generate(
     isa: Isa = None,
     debug: Debug = False,
 ) -> None:
-    """Answer one prompt; the answer alone goes to stdout, as it is computed."""
+    """Answer one prompt on stdout, where nothing else goes."""
     from octavo.cli.reply import Reply
     from octavo.cli.starting import open_llm, room_for_output
     from octavo.cli.stdin import read_all

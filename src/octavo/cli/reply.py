@@ -77,19 +77,21 @@ def stream_reply(
     write: Callable[[str], object],
     *,
     keep_when_interrupted: bool = False,
+    timeout: float | None = None,
 ) -> Reply | None:
     """Answer one prompt, giving each piece of text to ``write`` as it comes.
 
     Args:
         keep_when_interrupted: Ctrl-C ends the answer and not the program; what there is of it is returned, or
             ``None`` if there is nothing yet.
+        timeout: seconds after which the answer ends as it is.
 
     Raises:
         InvalidRequestError: before anything is written.
         KeyboardInterrupt: unless ``keep_when_interrupted``.
     """
     whole: RequestOutput | None = None
-    increments = llm.stream(prompt, params)
+    increments = llm.stream(prompt, params, timeout=timeout)
     try:
         for increment in increments:
             for answer in increment.outputs:

@@ -1,0 +1,82 @@
+"""How the process starts and ends: light imports, quiet interrupts, quiet broken pipes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import octavo
+from octavo.cli.app import app
+
+
+def imported(environment, *arguments):
+    """The modules that a command has loaded when it ends."""
+    code = "import sys, json; from octavo.cli import main; main(sys.argv[1:]); print('\\n' + ' '.join(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_help_loads_nothing_heavy(environment):
+    heavy = {"numpy", "tokenizers", "gguf", "jinja2", "huggingface_hub", "torch", "transformers", "asyncio"}
+    assert not imported(environment, "--help") & heavy
+
+
+def test_generating_loads_nothing_it_does_not_need(environment, tiny_model):
+    loaded = imported(environment, "generate", "-m", tiny_model, "--max-tokens", 2, "the fox")
+    assert "octavo._native" in loaded
+    assert not loaded & {"huggingface_hub", "torch", "transformers"}
+
+
+def test_version_is_the_packages():
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"octavo {octavo.__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["chat", "generate", "info", "pull", "demo"])
+def test_every_command_has_help(command):
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert result.exit_code == 0
+    assert "--debug" in result.stdout
+
+
+def start(environment, *arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "octavo", *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+
+
+LONG = ("--temperature", 0, "--max-tokens", 2000, "Write a very long story about a fox.")
+
+
+def test_ctrl_c_ends_a_generation_quietly_with_130(environment, smollm2_gguf):
+    process = start(environment, "generate", "-m", smollm2_gguf, *LONG)
+    assert process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert stderr.decode().replace("octavo: loading", "").count("\n") <= 1
+    assert b"Traceback" not in stderr
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(environment, smollm2_gguf):
+    process = start(environment, "generate", "-m", smollm2_gguf, *LONG)
+    assert process.stdout.read(1)
+    process.stdout.close()
+    stderr = process.stderr.read()
+    assert process.wait(timeout=300) == 1
+    assert b"Traceback" not in stderr
+    assert b"error" not in stderr
+    process.stderr.close()
