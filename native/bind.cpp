@@ -404,7 +404,7 @@ nb::tuple score(Model& self, nb::handle hidden_rows, nb::handle targets_array, i
       const size_t chunk = std::min(kChunk, count - first);
       decoder.logits_of(rows.data() + first, int(chunk), logits.data());
       decoder.threads().run([&](int thread) {
-        decoder.threads().share(0, chunk, [&](size_t i) {
+        decoder.threads().share(0, thread, chunk, [&](size_t i) {
           const size_t out = first + i;
           const TokenScore s =
               score_token(decoder.kernels(), &logits[i * vocab], vocab, targets.data()[out], int(top),
@@ -466,7 +466,7 @@ nb::tuple sample(Model& self, nb::handle logits_array, nb::handle rows, nb::hand
     std::fill_n(top_ids.data(), count * top, -1);
     std::fill_n(top_logprobs.data(), count * top, 0.0f);
     decoder.threads().run([&](int thread) {
-      decoder.threads().share(0, count, [&](size_t i) {
+      decoder.threads().share(0, thread, count, [&](size_t i) {
         const SampleRequest request = arrays.request(i);
         const float* row = logits.data() + size_t(arrays.rows.data()[i]) * vocab;
         const int32_t token = sample_token(decoder.kernels(), row, vocab, request, self.scratch[thread]);

@@ -71,7 +71,7 @@ void Barrier::wait() {
   }
 }
 
-ThreadPool::ThreadPool(int threads) : barrier_(threads) {
+ThreadPool::ThreadPool(int threads) : barrier_(threads), counters_(size_t(kStages) * threads) {
   workers_.reserve(threads - 1);
   try {
     for (int i = 1; i < threads; i++) workers_.emplace_back([this, i] { work(i); });
@@ -92,7 +92,7 @@ void ThreadPool::stop() {
 }
 
 void ThreadPool::run(const std::function<void(int)>& job) {
-  for (int i = 0; i < kCounters; i++) reset(i);
+  for (int i = 0; i < kStages; i++) reset(i);
   job_ = &job;
   running_.store(int(workers_.size()), std::memory_order_relaxed);
   epoch_.fetch_add(1, std::memory_order_release);

@@ -36,19 +36,30 @@ class ThreadPool {
 
   void barrier() { barrier_.wait(); }
 
-  // Units of work [0, units) in order of demand: which thread takes a unit never changes what the unit computes.
-  // Every thread of a run calls this for the same stages in the same order, with a barrier between stages.
+  // Units of work [0, units), each done once: every thread takes those of its own contiguous part in order, so that it
+  // reads memory as one stream, and then helps the others with what is left of theirs. Which thread takes a unit never
+  // changes what the unit computes. Every thread of a run calls this for the same stages in the same order, with a
+  // barrier between stages.
   template <typename F>
-  void share(int stage, size_t units, F&& unit) {
-    std::atomic<size_t>& next = counters_[stage % kCounters].next;
-    for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < units;) unit(i);
+  void share(int stage, int thread, size_t units, F&& unit) {
+    const size_t threads = size();
+    for (size_t i = 0; i < threads; i++) {
+      const size_t part = (thread + i) % threads;
+      const size_t first = units * part / threads, count = units * (part + 1) / threads - first;
+      std::atomic<size_t>& next = counter(stage, part).next;
+      if (i > 0 && next.load(std::memory_order_relaxed) >= count) continue;
+      for (size_t k; (k = next.fetch_add(1, std::memory_order_relaxed)) < count;) unit(first + k);
+    }
   }
-  // Makes the counter of a later stage ready; called by one thread while no thread uses that stage.
-  void reset(int stage) { counters_[stage % kCounters].next.store(0, std::memory_order_relaxed); }
-
-  static constexpr int kCounters = 4;
+  // Makes the counters of a later stage ready; called by one thread while no thread uses that stage.
+  void reset(int stage) {
+    for (int part = 0; part < size(); part++) counter(stage, part).next.store(0, std::memory_order_relaxed);
+  }
 
  private:
+  // Stages take turns with this many sets of counters.
+  static constexpr int kStages = 4;
+
   struct alignas(64) Counter {
     std::atomic<size_t> next{0};
   };
@@ -56,8 +67,10 @@ class ThreadPool {
   void work(int thread);
   void stop();
 
+  Counter& counter(int stage, size_t part) { return counters_[size_t(stage % kStages) * size() + part]; }
+
   Barrier barrier_;
-  Counter counters_[kCounters];
+  std::vector<Counter> counters_;  // [kStages, threads]
   const std::function<void(int)>* job_ = nullptr;
   std::atomic<unsigned> epoch_{0};
   std::atomic<int> running_{0};

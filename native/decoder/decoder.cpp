@@ -29,7 +29,7 @@ struct Decoder::Pass {
   void run(size_t units, F&& unit) {
     // Two stages ahead: nobody uses that counter yet, and two barriers lie before anybody does.
     if (thread == 0) pool.reset(stage + 2);
-    pool.share(stage++, units, unit);
+    pool.share(stage++, thread, units, unit);
     pool.barrier();
   }
 };
