@@ -114,9 +114,7 @@ class LLM:
             EngineDeadError: the engine failed, now or earlier; ``__cause__`` says why.
         """
         listed = _prompt_list(prompts)
-        params = _one_each(
-            "sampling_params", sampling_params or SamplingParams(), SamplingParams, len(listed)
-        )
+        params = _one_each("sampling_params", sampling_params or SamplingParams(), SamplingParams, len(listed))
         priorities = _one_each("priority", priority, int, len(listed))
         accept = self.engine.intake.accept
         groups = [
@@ -183,9 +181,7 @@ class LLM:
         if stream:
             if not single:
                 raise InvalidRequestError("one conversation at a time can be streamed", param="stream")
-            return self.stream(
-                prompts[0], sampling_params, priority=priority, cache_salt=cache_salt, timeout=timeout
-            )
+            return self.stream(prompts[0], sampling_params, priority=priority, cache_salt=cache_salt, timeout=timeout)
         return self.generate(
             prompts,
             sampling_params,

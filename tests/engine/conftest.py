@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -121,6 +122,7 @@ def chain(state: int, token: int) -> int:
     return zlib.crc32(token.to_bytes(4, "little"), state) or 1
 
 
+@lru_cache(maxsize=1 << 16)
 def logits_after(state: int) -> np.ndarray:
     return np.random.default_rng(state).standard_normal(VOCAB_SIZE)
 

@@ -11,6 +11,7 @@ from octavo.engine.intake import Prompt, RequestOptions
 from octavo.engine.outputs import RequestOutput
 from octavo.engine.request import RequestStatus
 from octavo.engine.sampling_params import SamplingParams
+from octavo.engine.scheduler import SchedulerOutput
 from octavo.errors import ContextLengthError, EngineDeadError, InvalidRequestError
 
 MakeEngine = Callable[..., tuple[Engine, "object"]]
@@ -119,7 +120,7 @@ def test_max_tokens_zero_computes_and_publishes_the_prompt(make_engine: MakeEngi
     assert [completion.token_ids for completion in output.outputs] == [[], []]
     assert {completion.finish_reason for completion in output.outputs} == {"length"}
     assert all(len(batch.logit_rows) == 0 for batch in runner.batches), "no logits were asked for"
-    assert ask(engine, prompt).num_cached_tokens == 16
+    assert ask(engine, [*prompt, 20]).num_cached_tokens == 19, "the partly filled last block is shared too"
 
 
 def test_reset_prefix_cache_forgets_everything(make_engine: MakeEngine) -> None:
@@ -158,6 +159,21 @@ def test_when_the_leader_is_aborted_the_next_sibling_leads(make_engine: MakeEngi
     assert all(completion.finish_reason == "length" for completion in output.outputs)
 
 
+def test_a_preempted_leader_that_reaches_its_prompts_end_again_forks_nobody(make_engine: MakeEngine) -> None:
+    """Only a request without output draws from the prompt's last row; this one computes its output next."""
+    engine, _ = make_engine(max_num_seqs=2, max_num_batched_tokens=12, enable_prefix_caching=False)
+    params = SamplingParams(n=2, temperature=0, max_tokens=5, ignore_eos=True)
+    add(engine, [9], SamplingParams(max_tokens=4, ignore_eos=True), "holds the other seat")
+    add(engine, list(range(1, 13)), params, "leads")
+    for _ in range(4):
+        engine.step()
+    leader = engine.scheduler.running[-1]
+    assert (leader.group.request_id, leader.num_output_tokens) == ("leads", 3)
+    engine.scheduler._preempt(leader, SchedulerOutput())
+    output = finish(engine)["leads"]
+    assert output.outputs[1].token_ids == ask(engine, list(range(1, 13)), params).outputs[0].token_ids
+
+
 # Scheduling ------------------------------------------------------------------------------------------
 
 
@@ -184,17 +200,35 @@ def test_a_more_urgent_request_goes_first(make_engine: MakeEngine) -> None:
 
 
 def test_a_shared_prefix_in_flight_is_waited_for_and_lets_others_pass(make_engine: MakeEngine) -> None:
-    engine, _ = make_engine(blocks=100, max_num_batched_tokens=10)
+    engine, _ = make_engine(blocks=100, max_num_batched_tokens=15)
     prompt = list(range(1, 21))
     add(engine, prompt, GREEDY, "computes")
     add(engine, [*prompt, 21], GREEDY, "waits")
     add(engine, [9, 9], GREEDY, "passes")
     engine.step()
-    assert [request.group.request_id for request in engine.scheduler.waiting] == ["waits", "passes"]
-    engine.step()
-    assert "waits" in [request.group.request_id for request in engine.scheduler.waiting]
+    engine.step()  # the last 5 tokens of the prompt: there is budget for 10 more
+    assert [request.group.request_id for request in engine.scheduler.waiting] == ["waits"]
+    assert [request.group.request_id for request in engine.scheduler.running] == ["computes", "passes"]
     outputs = finish(engine)
     assert outputs["waits"].num_cached_tokens == 20
+
+
+def test_nobody_is_admitted_only_to_be_preempted_before_the_prompt_is_done(make_engine: MakeEngine) -> None:
+    engine, _ = make_engine(blocks=15, max_model_len=60, max_num_batched_tokens=8)
+    for start in range(1, 5):
+        add(engine, [start] * 36, GREEDY)
+    finish(engine)
+    assert engine.stats.num_preemptions == 0
+    assert engine.stats.num_computed_tokens == 4 * (36 + 5)
+
+
+def test_choices_do_not_compute_the_prompt_beside_each_other(make_engine: MakeEngine) -> None:
+    for caching in (True, False):
+        engine, _ = make_engine(blocks=100, max_num_batched_tokens=7, enable_prefix_caching=caching)
+        add(engine, [9, 9, 9], SamplingParams(max_tokens=8, ignore_eos=True))
+        add(engine, list(range(1, 11)), SamplingParams(n=3, max_tokens=2, ignore_eos=True))
+        finish(engine)
+        assert engine.stats.num_computed_tokens == 3 + 7 + 10 + 3
 
 
 def test_deadline_ends_a_waiting_and_a_running_request_with_what_they_have(make_engine: MakeEngine) -> None:

@@ -275,9 +275,7 @@ class Engine:
         completion.token_ids.append(token)
         return completion
 
-    def _end(
-        self, request: Request, reason: FinishReason, stop_reason: int | str | None = None
-    ) -> CompletionOutput:
+    def _end(self, request: Request, reason: FinishReason, stop_reason: int | str | None = None) -> CompletionOutput:
         """Finish a request; its last increment has the text that was held back, unless a stop string was."""
         self.scheduler.finish(request, reason, stop_reason)
         held_back = ""

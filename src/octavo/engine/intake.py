@@ -135,9 +135,7 @@ class Intake:
         try:
             token_ids = [token if type(token) is int else _as_int(token) for token in tokens]
         except TypeError as error:
-            raise InvalidRequestError(
-                f"a token id must be a whole number; {error}", param="prompt"
-            ) from error
+            raise InvalidRequestError(f"a token id must be a whole number; {error}", param="prompt") from error
         if not token_ids:
             raise InvalidRequestError("the prompt has no tokens; give at least one", param="prompt")
         low, high = min(token_ids), max(token_ids)
@@ -158,9 +156,7 @@ class Intake:
                     param=name,
                 )
         if params.stop_strings and self.tokenizer is None:
-            raise InvalidRequestError(
-                "this model has no tokenizer, so it cannot find stop strings", param="stop"
-            )
+            raise InvalidRequestError("this model has no tokenizer, so it cannot find stop strings", param="stop")
         banned = set(self.banned_before_minimum(params))
         if params.allowed_token_ids is not None and banned.issuperset(params.allowed_token_ids):
             raise InvalidRequestError(
@@ -198,12 +194,8 @@ def _check_options(options: RequestOptions) -> tuple[int, bytes, float | None]:
         raise InvalidRequestError(f"priority must be a whole number; got {priority!r}", param="priority")
     if not isinstance(salt, (str, bytes)):
         raise InvalidRequestError(f"cache_salt must be text or bytes; got {salt!r}", param="cache_salt")
-    if timeout is not None and (
-        isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0
-    ):
-        raise InvalidRequestError(
-            f"timeout must be a number of seconds above 0; got {timeout!r}", param="timeout"
-        )
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
+        raise InvalidRequestError(f"timeout must be a number of seconds above 0; got {timeout!r}", param="timeout")
     return priority, salt.encode() if isinstance(salt, str) else salt, timeout
 
 

@@ -15,9 +15,7 @@ def deferred_interrupts() -> Iterator[None]:
     An interrupt in the middle of a step would leave blocks that nobody gives back. Only the main thread
     receives signals, so elsewhere, and where SIGINT is not handled by Python, this does nothing.
     """
-    if threading.current_thread() is not threading.main_thread() or not callable(
-        signal.getsignal(signal.SIGINT)
-    ):
+    if threading.current_thread() is not threading.main_thread() or not callable(signal.getsignal(signal.SIGINT)):
         yield
         return
     received = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
+_MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def free_memory() -> int:
@@ -22,7 +23,7 @@ def _machine() -> int:
 def _control_groups() -> list[int]:
     """Bytes left in this process's control group and its parents, where one has a limit (versions 2 and 1)."""
     left = []
-    for line in _lines(Path("/proc/self/cgroup")):
+    for line in _lines(_MEMBERSHIP):
         _, controllers, path = line.split(":", 2)
         if controllers not in ("", "memory"):
             continue

@@ -97,9 +97,7 @@ class SamplingParams:
                 _whole(name, getattr(self, name), 0, MAX_LOGPROBS)
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
-                raise InvalidRequestError(
-                    f"{name} must be True or False; got {getattr(self, name)!r}", param=name
-                )
+                raise InvalidRequestError(f"{name} must be True or False; got {getattr(self, name)!r}", param=name)
         object.__setattr__(self, "logit_bias", _logit_bias(self.logit_bias))
         object.__setattr__(self, "stop", _stop_strings(self.stop))
         object.__setattr__(self, "stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids or ()))
@@ -138,9 +136,7 @@ _FLAGS = (
 
 def _whole(name: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidRequestError(
-            f"{name} must be a whole number from {low} to {high}; got {value!r}", param=name
-        )
+        raise InvalidRequestError(f"{name} must be a whole number from {low} to {high}; got {value!r}", param=name)
 
 
 def _real(name: str, value: object, low: float, high: float, *, above: bool = False) -> None:

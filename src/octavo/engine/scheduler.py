@@ -135,9 +135,7 @@ class Scheduler:
             else:
                 count = min(missing, budget - reserved)
             if count > 0:
-                while (
-                    allocation := self.kv.extend(request.blocks, request.num_computed_tokens + count)
-                ) is None:
+                while (allocation := self.kv.extend(request.blocks, request.num_computed_tokens + count)) is None:
                     victim = self.running[-1]
                     if victim is not request and victim.num_missing_tokens == 1:
                         reserved -= 1
@@ -153,8 +151,8 @@ class Scheduler:
         index = 0
         while index < len(self.waiting) and budget > 0 and self._free_rows:
             request = self.waiting[index]
-            hit = None if self._sibling_computes_prompt(request) else self.kv.find_hit(request.blocks)
-            if hit is None or hit.pending:
+            hit = self.kv.find_hit(request.blocks)
+            if hit.pending:
                 index += 1  # somebody is computing this very prefix: wait for it, and let others pass
                 continue
             count = self._start_waiting(request, hit, budget, output)
@@ -193,15 +191,17 @@ class Scheduler:
             needed += max(0, -(-other.num_tokens // size) - other.blocks.num_blocks) * groups
         return needed <= self.kv.num_free_blocks
 
-    def _take(
-        self, request: Request, count: int, copies: list[tuple[int, int]], output: SchedulerOutput
-    ) -> None:
+    def _take(self, request: Request, count: int, copies: list[tuple[int, int]], output: SchedulerOutput) -> None:
         output.requests.append(request)
         output.num_tokens.append(count)
         output.copies.extend(copies)
 
     def _reserve_forks(self, request: Request, count: int, output: SchedulerOutput) -> None:
-        """Seat the siblings that can share ``request``'s prompt, which this step completes."""
+        """Seat the siblings that can share ``request``'s prompt, if this step completes it.
+
+        None of them computes the prompt beside it: while a prompt is incomplete it takes what budget there is, so
+        nobody is admitted, and when it completes they are seated first.
+        """
         computed = request.num_computed_tokens + count
         if not request.params.use_cache or request.num_output_tokens or computed != request.num_prompt_tokens:
             return
@@ -213,15 +213,6 @@ class Scheduler:
                 self.waiting.remove(sibling)
                 sibling.table_row = self._free_rows.pop()
                 output.forks.append((request, sibling))
-
-    def _sibling_computes_prompt(self, request: Request) -> bool:
-        """Whether a running sibling will soon share its prompt's blocks with ``request``."""
-        if request.params.n == 1 or not request.params.use_cache or request.num_output_tokens:
-            return False
-        return any(
-            sibling.status is RequestStatus.RUNNING and not sibling.prompt_computed
-            for sibling in request.group.requests
-        )
 
     # States ------------------------------------------------------------------------------------------
 

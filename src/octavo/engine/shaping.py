@@ -36,9 +36,7 @@ class LogitShaping:
         self._output = np.empty(64 if self._counts else 0, np.int32)
         self._num_output = 0
         self._bias = _bias_arrays(dict(params.logit_bias))
-        self._bias_before_minimum = _bias_arrays(
-            {**params.logit_bias, **dict.fromkeys(banned_token_ids, -np.inf)}
-        )
+        self._bias_before_minimum = _bias_arrays({**params.logit_bias, **dict.fromkeys(banned_token_ids, -np.inf)})
         self.mask = None if params.allowed_token_ids is None else _mask(params.allowed_token_ids, vocab_size)
 
     @staticmethod

@@ -34,9 +34,7 @@ class EngineThread:
             consumers are gone; they are aborted.
     """
 
-    def __init__(
-        self, engine: Engine, deliver: Callable[[Sequence[tuple[Any, RequestOutput]]], list[str]]
-    ) -> None:
+    def __init__(self, engine: Engine, deliver: Callable[[Sequence[tuple[Any, RequestOutput]]], list[str]]) -> None:
         self.engine = engine
         self._deliver = deliver
         self._orders: SimpleQueue[Callable[[], None]] = SimpleQueue()
