@@ -1,0 +1,83 @@
+"""The documents' examples work as they stand: every Python block and every ``octavo`` line is run.
+
+A block's info string says what it is: ``python`` and ``bash`` are run here, on the embedded model; ``console`` cannot
+be run in a test (it installs, or waits for somebody to type) and is listed below; ``text`` is no command.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from documents import DOCUMENTS, ROOT, blocks
+
+NOT_RUN = {
+    "README.md": ["make demo", "make test", "pip install .", "octavo chat"],
+    "CONTRIBUTING.md": [
+        "make test",
+        "make lint",
+        "make format",
+        "make test PYTEST_ARGS=tests/kv",
+        'make test PYTEST_ARGS="tests/exactness -k avx2"',
+        "OCTAVO_ISA=avx2 make test PYTEST_ARGS=tests/exactness/test_real_model.py",
+        "make soak",
+        "make bench",
+        ".venv/bin/python -m benchmarks.engine --repeats 9 --write",
+    ],
+}
+RUN_LINES = [
+    pytest.param(line, id=f"{document}:{block.line + offset}")
+    for document in DOCUMENTS
+    for block in blocks(document)
+    if block.info == "bash"
+    for offset, line in enumerate(block.text.splitlines())
+]
+
+
+def test_every_block_says_what_it_is() -> None:
+    infos = {(block.document, block.line): block.info for name in DOCUMENTS for block in blocks(name)}
+    assert {where: info for where, info in infos.items() if info not in ("python", "bash", "console", "text")} == {}
+
+
+def test_what_is_not_run_is_known() -> None:
+    found = {name: [line for b in blocks(name) if b.info == "console" for line in b.lines] for name in DOCUMENTS}
+    assert {name: lines for name, lines in found.items() if lines} == NOT_RUN
+
+
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if any(b.info == "python" for b in blocks(d))])
+def test_python_examples_run_in_order(document: str, smollm2_gguf: Path) -> None:
+    """In one session, as a reader would type them; a traceback shows the document's own lines."""
+    session: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks(document):
+        if block.info == "python":
+            padding = "\n" * (block.line - 1)
+            exec(compile(padding + block.text, str(ROOT / document), "exec"), session)
+
+
+@pytest.fixture(scope="session")
+def path_with_octavo(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A ``PATH`` whose ``octavo`` is this very package, installed or not."""
+    folder = tmp_path_factory.mktemp("bin")
+    command = folder / "octavo"
+    run = "import sys; from octavo.cli import main; sys.exit(main())"
+    command.write_text(f"#!/bin/sh\nexec '{sys.executable}' -c '{run}' \"$@\"\n")
+    command.chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize("line", RUN_LINES)
+def test_shell_examples_run(line: str, smollm2_gguf: Path, path_with_octavo: str) -> None:
+    assert "octavo " in line, "a bash block holds commands of ours; others belong into a console block"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", line],
+        env={**os.environ, "PATH": path_with_octavo},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip(), "an example that shows nothing shows nothing"

@@ -1,0 +1,72 @@
+"""The project's documents, cut into what a test can check: fenced blocks, links, and names of tests."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [path.relative_to(ROOT).as_posix() for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md")])]
+
+_LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
+_TEST = re.compile(r"tests/[\w/]+\.py::\w+")
+_PATH = re.compile(r"`((?:src|native|tests|benchmarks)/[\w/.]+\.(?:py|cpp|h))`")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: ``info`` follows the opening fence, ``line`` is the first line inside it, from 1."""
+
+    document: str
+    info: str
+    line: int
+    text: str
+
+    @property
+    def lines(self) -> list[str]:
+        return [line for line in self.text.splitlines() if line.strip()]
+
+
+def read(document: str) -> str:
+    return (ROOT / document).read_text(encoding="utf-8")
+
+
+def blocks(document: str) -> list[Block]:
+    """Every fenced block, in order.
+
+    Raises:
+        ValueError: the last one is not closed.
+    """
+    found: list[Block] = []
+    opened: tuple[str, int] | None = None
+    lines = read(document).splitlines()
+    for number, line in enumerate(lines, start=1):
+        if not line.startswith("```"):
+            continue
+        if opened is None:
+            opened = line[3:].strip(), number + 1
+        else:
+            info, first = opened
+            found.append(Block(document, info, first, "\n".join(lines[first - 1 : number - 1]) + "\n"))
+            opened = None
+    if opened is not None:
+        raise ValueError(f"{document}: the block at line {opened[1]} is not closed")
+    return found
+
+
+def links(document: str) -> list[tuple[str, str]]:
+    """(text, target) of every link to a file of ours."""
+    found = _LINK.findall(read(document))
+    return [(text, target) for text, target in found if "://" not in target and not target.startswith("#")]
+
+
+def named_files(document: str) -> list[str]:
+    """Every source file that is named by its path. ``NAME`` stands for any name."""
+    return [path for path in _PATH.findall(read(document)) if "NAME" not in path]
+
+
+def named_tests(document: str) -> list[str]:
+    """Every ``tests/file.py::test`` that is named, and every link to a test whose text is its name."""
+    linked = [f"{target}::{text}" for text, target in links(document) if text.startswith("test_")]
+    return [*_TEST.findall(read(document)), *linked]
