@@ -230,6 +230,13 @@ std::vector<std::string> isa_names() {
   return names;
 }
 
+const Kernels& kernels_of(const std::string& isa) {
+  if (const Kernels* kernels = find_kernels(isa.c_str())) return *kernels;
+  std::string here;
+  for (const std::string& name : isa_names()) here += (here.empty() ? "" : ", ") + name;
+  fail("isa is '" + isa + "'; this machine runs " + here);
+}
+
 void make_model(Model* self, int vocab_size, int hidden_size, int intermediate_size, int num_heads, int num_kv_heads,
                 int head_dim, float norm_eps, float attention_scale, bool tie_word_embeddings,
                 nb::handle inv_freq_array, std::vector<int> windows, const std::string& isa, int threads) {
@@ -251,12 +258,7 @@ void make_model(Model* self, int vocab_size, int hidden_size, int intermediate_s
   for (size_t i = 0; i < inv_freq.shape(0); i++)
     check(inv_freq.data()[i] >= 0 && inv_freq.data()[i] <= 1e3f, "inv_freq must lie between 0 and 1000");
   for (int window : windows) check_between("a window", window, 0, INT32_MAX);
-  const Kernels* kernels = find_kernels(isa.c_str());
-  if (kernels == nullptr) {
-    std::string here;
-    for (const std::string& name : isa_names()) here += (here.empty() ? "" : ", ") + name;
-    fail("isa is '" + isa + "'; this machine runs " + here);
-  }
+  const Kernels& kernels = kernels_of(isa);
   DecoderShape shape{
       .vocab_size = vocab_size,
       .hidden_size = hidden_size,
@@ -272,7 +274,7 @@ void make_model(Model* self, int vocab_size, int hidden_size, int intermediate_s
   };
   new (self) Model{};
   try {
-    self->decoder = std::make_unique<Decoder>(std::move(shape), *kernels, threads);
+    self->decoder = std::make_unique<Decoder>(std::move(shape), kernels, threads);
     self->scratch.resize(threads);
     for (SamplerScratch& scratch : self->scratch) scratch.reserve(vocab_size);
   } catch (...) {
@@ -511,12 +513,11 @@ Array<uint8_t> pool_block(nb::handle_t<KVPool> self, int id) {
 nb::tuple measure_roof_of(const std::string& isa, int threads, int megabytes) {
   check_between("threads", threads, 1, 256);
   check_between("megabytes", megabytes, 1, 1 << 20);
-  const Kernels* kernels = find_kernels(isa.c_str());
-  check(kernels != nullptr, "this machine does not run instruction set '" + isa + "'");
+  const Kernels& kernels = kernels_of(isa);
   Roof roof;
   {
     nb::gil_scoped_release release;
-    roof = measure_roof(*kernels, threads, size_t(megabytes) << 20);
+    roof = measure_roof(kernels, threads, size_t(megabytes) << 20);
   }
   return nb::make_tuple(roof.bytes_per_second, roof.flops_per_second);
 }

@@ -383,6 +383,21 @@ def test_a_model_that_cannot_be_is_refused(name, value, error, match):
     assert _native.Model(**MODEL).threads == 1
 
 
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"isa": "sse9"}, "^isa is 'sse9'; this machine runs .*generic"),
+        ({"threads": 0}, "^threads is 0"),
+        ({"threads": 257}, "^threads is 257"),
+        ({"megabytes": 0}, "^megabytes is 0"),
+        ({"megabytes": HIGH}, "^megabytes is"),
+    ],
+)
+def test_a_roof_that_cannot_be_measured_is_refused(changes, match):
+    with pytest.raises(ValueError, match=match):
+        _native.measure_roof(**{"isa": "generic", "threads": 1, "megabytes": 1} | changes)
+
+
 POOL = {
     "group_sizes": [2],
     "layer_group": [0, 0],
