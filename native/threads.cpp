@@ -1,6 +1,7 @@
 #include "threads.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -71,7 +72,7 @@ void Barrier::wait() {
   }
 }
 
-ThreadPool::ThreadPool(int threads) : barrier_(threads), counters_(size_t(kStages) * threads) {
+ThreadPool::ThreadPool(int threads) : process_(getpid()), barrier_(threads), counters_(size_t(kStages) * threads) {
   workers_.reserve(threads - 1);
   try {
     for (int i = 1; i < threads; i++) workers_.emplace_back([this, i] { work(i); });
@@ -85,6 +86,10 @@ ThreadPool::ThreadPool(int threads) : barrier_(threads), counters_(size_t(kStage
 ThreadPool::~ThreadPool() { stop(); }
 
 void ThreadPool::stop() {
+  if (getpid() != process_) {  // in a fork nothing runs that could be joined or detached: the handles are left behind
+    (void)new std::vector<std::thread>(std::move(workers_));
+    return;
+  }
   stopping_.store(true, std::memory_order_relaxed);
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();
@@ -92,6 +97,9 @@ void ThreadPool::stop() {
 }
 
 void ThreadPool::run(const std::function<void(int)>& job) {
+  if (!workers_.empty() && getpid() != process_)
+    throw std::runtime_error(
+        "this model was made before a fork and its threads stayed in the parent; make it anew here");
   for (int i = 0; i < kStages; i++) reset(i);
   job_ = &job;
   running_.store(int(workers_.size()), std::memory_order_relaxed);

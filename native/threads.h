@@ -32,6 +32,7 @@ class ThreadPool {
   int size() const { return int(workers_.size()) + 1; }
 
   // Runs job(thread) on every thread, the caller being thread 0, and returns when all are done. job must not throw.
+  // Throws std::runtime_error in a process forked from the one that made the pool: threads are not copied by a fork.
   void run(const std::function<void(int)>& job);
 
   void barrier() { barrier_.wait(); }
@@ -69,6 +70,7 @@ class ThreadPool {
 
   Counter& counter(int stage, size_t part) { return counters_[size_t(stage % kStages) * size() + part]; }
 
+  const int process_;
   Barrier barrier_;
   std::vector<Counter> counters_;  // [kStages, threads]
   const std::function<void(int)>* job_ = nullptr;
