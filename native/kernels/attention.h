@@ -178,19 +178,22 @@ static void finish(const RowState& state, const float* acc, int head_dim, uint16
 }
 
 static void attend_rows(const Attention& a, int row0, int rows, int split0, int split1, RowState* state, float* total) {
+  const int d = a.head_dim, lowest = first_key(a, a.first_position + row0 / a.group);
+  const int highest = a.first_position + (row0 + rows - 1) / a.group;  // rows ascend in position
+  // The first tile is on its way while the queries are gathered.
+  const int begin = split0 * kSplit > lowest ? split0 * kSplit : lowest / kKeyTile * kKeyTile;
+  if (begin <= highest) prefetch_tile(a, locate(a, begin, highest));
+
   alignas(64) uint16_t q[kRows * kMaxHeadDim];
   alignas(64) float acc[kRows * kMaxHeadDim];
   int first[kRows], last[kRows];
-  const int d = a.head_dim;
   for (int r = 0; r < rows; r++) {
     const int token = (row0 + r) / a.group, head = (row0 + r) % a.group;
-    const uint16_t* source = a.q + token * a.ldq + size_t(head) * d;
-    for (int i = 0; i < d; i++) q[r * d + i] = source[i];
+    __builtin_memcpy(q + r * d, a.q + token * a.ldq + size_t(head) * d, sizeof(uint16_t) * d);
     last[r] = a.first_position + token;
     first[r] = first_key(a, last[r]);
     state[r] = {-__builtin_inff(), 0.0f};
   }
-  const int lowest = first[0], highest = last[rows - 1];  // rows ascend in position
   for (int split = split0; split < split1; split++) {
     RowState here[kRows];
     F sums[kRows];

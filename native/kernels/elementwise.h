@@ -11,23 +11,28 @@ static void rmsnorm(const float* x, const float* weight, uint16_t* out, int hidd
 // cos_sin holds head_dim / 2 cosines, then as many sines. Element i turns with element i + head_dim / 2.
 static void rotate(const float* x, const float* cos_sin, int head_dim, uint16_t* out) {
   const int half = head_dim / 2;
-  const float *cosine = cos_sin, *sine = cos_sin + half;
-  for (int i = 0; i < half; i++) {
-    out[i] = round_bf16(x[i] * cosine[i] - x[i + half] * sine[i]);
-    out[i + half] = round_bf16(x[i + half] * cosine[i] + x[i] * sine[i]);
+  const float *y = x + half, *cosine = cos_sin, *sine = cos_sin + half;
+  int i = 0;
+  for (; i + kLanes <= half; i += kLanes) {
+    const F c = load(cosine + i), s = load(sine + i), a = load(x + i), b = load(y + i);
+    store_bf16(out + i, sub(mul(a, c), mul(b, s)));
+    store_bf16(out + half + i, add(mul(b, c), mul(a, s)));
+  }
+  for (; i < half; i++) {
+    out[i] = round_bf16(x[i] * cosine[i] - y[i] * sine[i]);
+    out[half + i] = round_bf16(y[i] * cosine[i] + x[i] * sine[i]);
   }
 }
 
 static void rotate_into_tile(const float* x, const float* cos_sin, int head_dim, uint16_t* tile, int slot) {
-  uint16_t rotated[kMaxHeadDim];
+  alignas(64) uint16_t rotated[kMaxHeadDim];
   rotate(x, cos_sin, head_dim, rotated);
-  for (int i = 0; i < head_dim; i += 2) {
-    tile[i * kTileTokens + 2 * slot] = rotated[i];
-    tile[i * kTileTokens + 2 * slot + 1] = rotated[i + 1];
-  }
+  for (int i = 0; i < head_dim; i += 2) __builtin_memcpy(tile + i * kTileTokens + 2 * slot, rotated + i, 4);
 }
 
 static void value_into_tile(const float* x, int head_dim, uint16_t* tile, int slot) {
+  alignas(64) uint16_t rounded[kMaxHeadDim];
+  for (int i = 0; i < head_dim; i += kLanes) store_bf16(rounded + i, load(x + i));
   uint16_t* row = tile + (slot / 2) * 2 * head_dim + slot % 2;
-  for (int i = 0; i < head_dim; i++) row[2 * i] = round_bf16(x[i]);
+  for (int i = 0; i < head_dim; i++) row[2 * i] = rounded[i];
 }
