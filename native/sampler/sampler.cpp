@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 
 namespace octavo {
 namespace {
 
+constexpr int kPiece = 128;  // of a row, by whose maxima the best tokens are found
 constexpr float kBanned = -std::numeric_limits<float>::infinity();
 
 // Higher logit first; of equals the lower id. A NaN counts as banned: sorting needs an order that is total.
@@ -88,35 +90,75 @@ int32_t draw(double target, size_t count, Next&& next) {
   return last;
 }
 
-// Filters in transformers' order: top-k, then top-p over what is left, then min-p against the best. Candidates are
-// taken from the best down, and the best has probability 1 here: probabilities are relative to it until they are drawn
-// from.
-int32_t draw_filtered(const SampleRequest& r, const float* logits, const float* probs, int vocab, double total,
-                      std::vector<int32_t>& order) {
-  order.resize(vocab);
-  std::iota(order.begin(), order.end(), 0);
-  const Better better{logits};
-  size_t count = vocab;
-  if (r.top_k > 0 && r.top_k < vocab) {
-    std::nth_element(order.begin(), order.begin() + r.top_k - 1, order.end(), better);
-    count = r.top_k;
-    std::sort(order.begin(), order.begin() + count, better);
-    total = 0;
-    for (size_t i = 0; i < count; i++) total += probs[order[i]];
+// The k best tokens with any probability, into `order`. Every piece of the row holds its own maximum, so at least k
+// tokens reach the k-th best of those maxima, and few others do: only they are looked at closer.
+void select_top_k(const Kernels& kernels, const float* logits, const float* probs, int vocab, size_t k,
+                  SamplerScratch& scratch) {
+  float floor = kBanned;
+  if (k <= size_t(vocab / kPiece)) {
+    std::vector<float>& maxima = scratch.maxima;
+    maxima.clear();
+    for (int i = 0; i + kPiece <= vocab; i += kPiece) maxima.push_back(kernels.row_max(logits + i, kPiece));
+    std::nth_element(maxima.begin(), maxima.begin() + k - 1, maxima.end(), std::greater<>());
+    floor = maxima[k - 1];
   }
-  double kept = 0;
-  size_t keep = 0, sorted = r.top_k > 0 && r.top_k < vocab ? count : 0;
-  while (keep < count) {
-    if (keep == sorted) {  // sort a little more: the nucleus is nearly always small
-      sorted = std::min(count, std::max<size_t>(64, sorted * 4));
-      std::partial_sort(order.begin() + keep, order.begin() + sorted, order.end(), better);
+  std::vector<int32_t>& order = scratch.order;
+  order.clear();
+  for (int i = 0; i < vocab; i++)
+    if (logits[i] >= floor && probs[i] > 0) order.push_back(i);
+  if (order.size() <= k) return;
+  std::nth_element(order.begin(), order.begin() + k, order.end(), Better{logits});
+  order.resize(k);
+}
+
+// The fewest tokens, best first, whose probabilities reach `wanted` stay in `order`. Halving finds where they end in
+// time linear in their number; nothing is sorted.
+void select_nucleus(const float* logits, const float* probs, double wanted, std::vector<int32_t>& order) {
+  size_t low = 0, high = order.size();  // the best `low` tokens do not reach it, and the end is at `high` at the latest
+  double kept = 0;                      // by the best `low` tokens
+  while (high - low > 1) {
+    const size_t middle = low + (high - low) / 2;
+    std::nth_element(order.begin() + low, order.begin() + middle, order.begin() + high, Better{logits});
+    double mass = 0;
+    for (size_t i = low; i < middle; i++) mass += probs[order[i]];
+    if (kept + mass >= wanted) {
+      high = middle;
+    } else {
+      kept += mass;
+      low = middle;
     }
-    const float p = probs[order[keep]];
-    if (keep > 0 && (p < r.min_p || kept >= double(r.top_p) * total)) break;
-    kept += p;
-    keep++;
   }
-  return draw(uniform(r.seed, r.choice, r.position) * kept, keep,
+  order.resize(high);
+}
+
+// Filters in transformers' order: top-k, then top-p over what is left, then min-p against the best. Probabilities are
+// relative to the best, which has 1, until they are drawn from. As min-p looks at the best alone and drops the worst,
+// it may go before top-p, whose total is taken without it.
+int32_t draw_filtered(const Kernels& kernels, const SampleRequest& r, const float* logits, const float* probs,
+                      int vocab, double total, SamplerScratch& scratch) {
+  std::vector<int32_t>& order = scratch.order;
+  if (r.top_k > 0 && r.top_k < vocab) {
+    select_top_k(kernels, logits, probs, vocab, r.top_k, scratch);
+    total = 0;
+    for (int32_t token : order) total += probs[token];
+    std::erase_if(order, [&](int32_t token) { return probs[token] < r.min_p; });
+  } else {
+    // What lies below an even share of all that top-p leaves out is left out, for together it is less than that.
+    const double spare = r.top_p < 1.0f ? (1 - double(r.top_p)) * total / vocab * (1 - 1e-6) : 0;
+    order.clear();
+    for (int i = 0; i < vocab; i++)
+      if (probs[i] > 0 && probs[i] >= r.min_p && probs[i] >= spare) order.push_back(i);
+  }
+  if (r.top_p < 1.0f) select_nucleus(logits, probs, double(r.top_p) * total, order);
+
+  // Back to the order of ids: the draw must not depend on how a library's selection moves things about.
+  scratch.seen.assign(vocab, 0);
+  for (int32_t token : order) scratch.seen[token] = 1;
+  order.clear();
+  double kept = 0;
+  for (int i = 0; i < vocab; i++)
+    if (scratch.seen[i]) order.push_back(i), kept += probs[i];
+  return draw(uniform(r.seed, r.choice, r.position) * kept, order.size(),
               [&](size_t i) { return std::pair<int32_t, double>(order[i], probs[order[i]]); });
 }
 
@@ -126,6 +168,7 @@ void SamplerScratch::reserve(int vocab) {
   logits.reserve(vocab);
   probs.reserve(vocab);
   order.reserve(vocab);
+  maxima.reserve(vocab / kPiece + 1);
   seen.reserve(vocab);
 }
 
@@ -166,7 +209,7 @@ int32_t sample_token(const Kernels& kernels, const float* logits, int vocab, con
   double total = 0;
   for (int i = 0; i < vocab; i++) total += probs[i];
   if ((r.top_k > 0 && r.top_k < vocab) || r.top_p < 1.0f || r.min_p > 0.0f)
-    return draw_filtered(r, logits, probs, vocab, total, scratch.order);
+    return draw_filtered(kernels, r, logits, probs, vocab, total, scratch);
   return draw(uniform(r.seed, r.choice, r.position) * total, vocab,
               [&](size_t i) { return std::pair<int32_t, double>(int32_t(i), probs[i]); });
 }

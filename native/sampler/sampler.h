@@ -31,7 +31,7 @@ struct TokenScore {
 
 // Scratch of one thread, reserved once: a worker thread must not allocate, for it cannot report that it failed to.
 struct SamplerScratch {
-  std::vector<float> logits, probs;
+  std::vector<float> logits, probs, maxima;
   std::vector<int32_t> order;
   std::vector<uint8_t> seen;
 

@@ -134,8 +134,24 @@ def test_of_equals_at_the_edge_of_top_k_the_lower_ids_stay(make_sampler, isa):
 
 
 @every_isa
-def test_a_nucleus_wider_than_the_first_sorted_piece_is_whole(make_sampler, isa):
-    """Nearly flat logits over 400 tokens: sorting goes on, twice, until nine tenths are covered."""
+@pytest.mark.parametrize("kind", ["distinct", "ties", "gaps"])
+@pytest.mark.parametrize("top_k", [2, 30, 39, 40, 70])
+def test_top_k_of_a_large_vocabulary_is_the_k_best(make_sampler, isa, kind, top_k):
+    """So hot that all that are left are drawn alike; with ties at the edge; with whole stretches banned or NaN."""
+    vocab, rng = 5000, np.random.default_rng(top_k)
+    logits = rng.normal(0, 3, vocab).astype(np.float32)
+    if kind == "ties":
+        logits = np.round(logits)
+    if kind == "gaps":
+        logits[:700], logits[1500:4800:2], logits[4900:] = NAN, -INF, NAN
+    best = sorted(np.flatnonzero(logits > -INF), key=lambda token: (-logits[token], token))[:top_k]
+    requests = [{"temperature": 1e5, "top_k": top_k, "seed": s} for s in range(40 * top_k)]
+    assert set(make_sampler(vocab, isa)(logits, requests).token_ids) == set(best)
+
+
+@every_isa
+def test_a_nucleus_of_hundreds_of_tokens_is_whole(make_sampler, isa):
+    """Nearly flat logits: nine tenths of the probability are nine tenths of the tokens."""
     vocab = 400
     logits = np.random.default_rng(1).permutation(vocab).astype(np.float32) / vocab
     kept = survivors(logits, 1.0, 0, 0.9, 0.0)
