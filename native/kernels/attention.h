@@ -41,21 +41,23 @@ static inline void prefetch_tile(const Attention& a, const TilePointers& tiles) 
 
 // scores [R, 64] = q [R, head_dim] . K^T
 template <int R>
-static inline void score_tile(const uint16_t* q, int head_dim, const TilePointers& tiles, float* scores) {
+static inline void score_tile(const uint16_t* q, int head_dim, const TilePointers& tiles, const TilePointers& next,
+                              float* scores) {
   constexpr int NV = R == 1 ? kVectorsOneRow : kVectors;
   for (int c = 0; c < kKeyTile; c += NV * kLanes) {
-    const uint16_t* w[NV];
+    const uint16_t *w[NV], *ahead[NV];
     F acc[R][NV];
 #pragma GCC unroll 8
     for (int j = 0; j < NV; j++) {
       const int token = c + j * kLanes;
       w[j] = tiles.k[token / kTileTokens] + 2 * (token % kTileTokens);
+      ahead[j] = next.k[token / kTileTokens] + 2 * (token % kTileTokens);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
       for (int j = 0; j < NV; j++) acc[r][j] = zero();
-    accumulate<R, NV>(acc, q, head_dim, head_dim / 2, w, 2 * kTileTokens);
+    accumulate<R, NV, true>(acc, q, head_dim, head_dim / 2, w, 2 * kTileTokens, ahead);
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
@@ -65,18 +67,21 @@ static inline void score_tile(const uint16_t* q, int head_dim, const TilePointer
 
 // acc [R, NV vectors from column c] = acc * decay + p [R, 64] . V
 template <int R, int NV>
-static inline void value_columns(const uint16_t* p, int head_dim, const TilePointers& tiles, const float* decay, int c,
-                                 float* out) {
+static inline void value_columns(const uint16_t* p, int head_dim, const TilePointers& tiles, const TilePointers& next,
+                                 const float* decay, int c, float* out) {
   F acc[R][NV];
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
     for (int j = 0; j < NV; j++) acc[r][j] = mul(load(out + r * head_dim + c + j * kLanes), set1(decay[r]));
   for (int i = 0; i < kKeyTile / kTileTokens; i++) {
-    const uint16_t* w[NV];
+    const uint16_t *w[NV], *ahead[NV];
 #pragma GCC unroll 8
-    for (int j = 0; j < NV; j++) w[j] = tiles.v[i] + 2 * (c + j * kLanes);
-    accumulate<R, NV>(acc, p + i * kTileTokens, kKeyTile, kTileTokens / 2, w, 2 * head_dim);
+    for (int j = 0; j < NV; j++) {
+      w[j] = tiles.v[i] + 2 * (c + j * kLanes);
+      ahead[j] = next.v[i] + 2 * (c + j * kLanes);
+    }
+    accumulate<R, NV, true>(acc, p + i * kTileTokens, kKeyTile, kTileTokens / 2, w, 2 * head_dim, ahead);
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++)
@@ -85,13 +90,13 @@ static inline void value_columns(const uint16_t* p, int head_dim, const TilePoin
 }
 
 template <int R>
-static inline void value_tile(const uint16_t* p, int head_dim, const TilePointers& tiles, const float* decay,
-                              float* out) {
+static inline void value_tile(const uint16_t* p, int head_dim, const TilePointers& tiles, const TilePointers& next,
+                              const float* decay, float* out) {
   constexpr int kStep = kTileTokens / kLanes;  // head_dim is a multiple of 16, so columns come in such steps
   int c = 0;
   for (; c + kVectors * kLanes <= head_dim; c += kVectors * kLanes)
-    value_columns<R, kVectors>(p, head_dim, tiles, decay, c, out);
-  for (; c < head_dim; c += kStep * kLanes) value_columns<R, kStep>(p, head_dim, tiles, decay, c, out);
+    value_columns<R, kVectors>(p, head_dim, tiles, next, decay, c, out);
+  for (; c < head_dim; c += kStep * kLanes) value_columns<R, kStep>(p, head_dim, tiles, next, decay, c, out);
 }
 
 // One row's 64 scores become probabilities against its new maximum; returns the factor for what was summed before.
@@ -124,11 +129,11 @@ static inline float soften(const float* scores, int lo, int hi, float scale, Row
 
 template <int R>
 static void tile_step(const Attention& a, const uint16_t* q, int tile_start, const int* first, const int* last,
-                      const TilePointers& tiles, RowState* state, F* sums, float* acc) {
+                      const TilePointers& tiles, const TilePointers& next, RowState* state, F* sums, float* acc) {
   alignas(64) float scores[R * kKeyTile];
   alignas(64) uint16_t p[R * kKeyTile];
   float decay[R];
-  score_tile<R>(q, a.head_dim, tiles, scores);
+  score_tile<R>(q, a.head_dim, tiles, next, scores);
   for (int r = 0; r < R; r++) {
     const int lo = first[r] - tile_start, hi = last[r] + 1 - tile_start;
     if (hi <= 0 || lo >= kKeyTile) {  // this row sees none of these keys: its state stays as it is
@@ -138,21 +143,22 @@ static void tile_step(const Attention& a, const uint16_t* q, int tile_start, con
       decay[r] = soften(scores + r * kKeyTile, lo, hi, a.scale_log2, state[r], sums[r], p + r * kKeyTile);
     }
   }
-  value_tile<R>(p, a.head_dim, tiles, decay, acc);
+  value_tile<R>(p, a.head_dim, tiles, next, decay, acc);
 }
 
 static void tile_step_rows(int rows, const Attention& a, const uint16_t* q, int tile_start, const int* first,
-                           const int* last, const TilePointers& tiles, RowState* state, F* sums, float* acc) {
+                           const int* last, const TilePointers& tiles, const TilePointers& next, RowState* state,
+                           F* sums, float* acc) {
   switch (rows) {
-    case 1: return tile_step<1>(a, q, tile_start, first, last, tiles, state, sums, acc);
-    case 2: return tile_step<2>(a, q, tile_start, first, last, tiles, state, sums, acc);
-    case 3: return tile_step<3>(a, q, tile_start, first, last, tiles, state, sums, acc);
-    case 4: return tile_step<4>(a, q, tile_start, first, last, tiles, state, sums, acc);
+    case 1: return tile_step<1>(a, q, tile_start, first, last, tiles, next, state, sums, acc);
+    case 2: return tile_step<2>(a, q, tile_start, first, last, tiles, next, state, sums, acc);
+    case 3: return tile_step<3>(a, q, tile_start, first, last, tiles, next, state, sums, acc);
+    case 4: return tile_step<4>(a, q, tile_start, first, last, tiles, next, state, sums, acc);
     case 5:
-      if constexpr (kRows >= 5) return tile_step<5>(a, q, tile_start, first, last, tiles, state, sums, acc);
+      if constexpr (kRows >= 5) return tile_step<5>(a, q, tile_start, first, last, tiles, next, state, sums, acc);
       break;
     case 6:
-      if constexpr (kRows >= 6) return tile_step<6>(a, q, tile_start, first, last, tiles, state, sums, acc);
+      if constexpr (kRows >= 6) return tile_step<6>(a, q, tile_start, first, last, tiles, next, state, sums, acc);
       break;
   }
 }
@@ -205,12 +211,9 @@ static void attend_rows(const Attention& a, int row0, int rows, int split0, int 
     if (start >= end) continue;
     TilePointers tiles = locate(a, start, highest);
     for (; start < end; start += kKeyTile) {
-      TilePointers next = tiles;
-      if (start + kKeyTile <= highest) {
-        next = locate(a, start + kKeyTile, highest);
-        prefetch_tile(a, next);
-      }
-      tile_step_rows(rows, a, q, start, first, last, tiles, here, sums, acc);
+      // The next tile comes in while this one is worked on, of the next split too; after the last there is none.
+      const TilePointers next = start + kKeyTile <= highest ? locate(a, start + kKeyTile, highest) : tiles;
+      tile_step_rows(rows, a, q, start, first, last, tiles, next, here, sums, acc);
       tiles = next;
     }
     for (int r = 0; r < rows; r++) {

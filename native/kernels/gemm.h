@@ -5,13 +5,18 @@
 // accumulator and the same order of additions for any R and NV, which is where batch invariance comes from.
 //   x  bf16 pairs, row r at x + r * ldx
 //   w  vector j's k-pair kp at w[j] + kp * step: kLanes pairs of bf16
-template <int R, int NV>
+//   ahead  with AHEAD, memory laid out like w that will be read next: fetched line by line, in step with the arithmetic
+template <int R, int NV, bool AHEAD = false>
 static inline __attribute__((always_inline)) void accumulate(F (&acc)[R][NV], const uint16_t* x, size_t ldx, int kpairs,
-                                                             const uint16_t* const (&w)[NV], size_t step) {
+                                                             const uint16_t* const (&w)[NV], size_t step,
+                                                             const uint16_t* const* ahead = nullptr) {
   for (int kp = 0; kp < kpairs; kp++) {
     Pairs wv[NV];
 #pragma GCC unroll 8
-    for (int j = 0; j < NV; j++) wv[j] = load_pairs(w[j] + kp * step);
+    for (int j = 0; j < NV; j++) {
+      wv[j] = load_pairs(w[j] + kp * step);
+      if constexpr (AHEAD) __builtin_prefetch(ahead[j] + kp * step);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
       const Pairs xv = set1_pair(x + r * ldx + 2 * kp);
