@@ -33,7 +33,7 @@ format: $(VENV)/.test
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(filter native/%,$(NATIVE))
 
-bench: $(VENV)/.demo
+bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks.engine
 
 clean:

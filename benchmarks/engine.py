@@ -23,7 +23,7 @@ import numpy as np
 import psutil
 
 from octavo import LLM, SamplingParams, _native
-from octavo.config import TILE_TOKENS
+from octavo.model.source import resolve_model
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 GIGA = 1e9
@@ -99,9 +99,7 @@ class Bench:
             "75 % of bandwidth",
             share >= 0.75,
         )
-        yield Row(
-            "decode, 16 x 128", f"{median(together):.0f} tok/s", f"{ratio:.1f} x 1 x 128", "6 x", ratio >= 6
-        )
+        yield Row("decode, 16 x 128", f"{median(together):.0f} tok/s", f"{ratio:.1f} x 1 x 128", "6 x", ratio >= 6)
 
     def _prefill(self) -> Row:
         rates, shares = [], []
@@ -120,7 +118,7 @@ class Bench:
 
     def _prefill_flops(self, length: int) -> float:
         """Operations per prompt token: two per weight that a token meets, and causal attention."""
-        spec = self.llm._assembly.spec
+        spec = resolve_model(self.model).spec
         shapes = spec.tensor_shapes()
         weights = sum(np.prod(shape) for (_, layer), shape in shapes.items() if layer >= 0 and len(shape) == 2)
         attention = 4 * spec.num_layers * spec.num_heads * spec.head_dim * length / 2
@@ -173,19 +171,19 @@ class Bench:
             f"{mean:.1f} tokens per sequence",
             f"at most {most} of a block of {engine.plan.block_size}",
             "one block",
-            mean < TILE_TOKENS and most <= engine.plan.block_size,
+            most < engine.plan.block_size,
         )
 
     def _resident(self) -> Row:
         """Resident bytes beside weights and pool, once the whole pool has been written."""
         length = self.summary.max_model_len // 2
         self.seconds(self.prompts(self.summary.num_tokens // length + 1, length), 0)
-        pool = self.llm.engine._runner.pool  # type: ignore[union-attr]
-        rest = psutil.Process().memory_info().rss - self.summary.weight_bytes - pool.nbytes
+        weights, pool = self.summary.weight_bytes, self.summary.allocated_bytes
+        rest = psutil.Process().memory_info().rss - weights - pool
         return Row(
             "resident beside weights and KV pool",
             f"{rest / 2**20:.0f} MiB",
-            f"{self.summary.weight_bytes / 2**20:.0f} MiB weights, {pool.nbytes / 2**20:.0f} MiB pool",
+            f"{weights / 2**20:.0f} MiB weights, {pool / 2**20:.0f} MiB pool",
             "200 MB",
             rest < 200e6,
         )

@@ -76,11 +76,12 @@ class Model:
     ) -> None:
         """One forward pass over a ragged batch of n tokens in r sequences; writes ``logits``.
 
-        ``token_ids [n]``; ``query_start_loc [r + 1]``, strictly ascending from 0 to n; ``seq_lens [r]`` counts the tokens in the
-        cache after this pass, so token i of sequence s has position ``seq_lens[s] - (query_start_loc[s + 1] -
-        query_start_loc[s]) + i``; ``block_tables [groups, r, m]``; ``copies [c, 2]`` blocks to copy (source,
-        target) in order before anything is computed, where source 0, the null block, zeroes the target;
-        ``logit_rows [l]`` indices into the n tokens, in any order; ``logits [l, vocab_size]`` float32, written.
+        ``token_ids [n]``; ``query_start_loc [r + 1]``, strictly ascending from 0 to n; ``seq_lens [r]`` counts
+        the tokens in the cache after this pass, so token i of sequence s has position ``seq_lens[s] -
+        (query_start_loc[s + 1] - query_start_loc[s]) + i``; ``block_tables [groups, r, m]``; ``copies [c, 2]``
+        blocks to copy (source, target) in order before anything is computed, where source 0, the null block,
+        zeroes the target; ``logit_rows [l]`` indices into the n tokens, in any order; ``logits [l,
+        vocab_size]`` float32, written.
         """
     def score(
         self,
@@ -124,17 +125,19 @@ class Model:
         npt.NDArray[np.int32],
         npt.NDArray[np.float32],
     ]:
-        """Draw one token for each of s samples; ``logits [l, vocab]`` is only read, and several samples may share a row.
+        """Draw one token for each of s samples; ``logits [l, vocab]`` is only read, and samples may share a row.
 
         All per-sample arrays have length s. ``rows`` picks the row of ``logits``. ``temperature`` 0 is greedy.
-        ``top_k`` 0 and ``top_p`` 1 and ``min_p`` 0 switch a filter off. ``seeds``, ``choices`` and ``positions`` (the output position)
-        determine the draw. ``*_starts [s + 1]`` delimit each sample's slice of the flat arrays: the tokens its penalties count, and its
-        logit bias (-inf bans a token). ``bitmask_rows [s]`` is -1 or a row of ``bitmask [b, ceil(vocab / 32)]``, whose set bits
-        are allowed. ``num_top [s]`` is -1 for no log-probabilities, else how many alternatives.
+        ``top_k`` 0 and ``top_p`` 1 and ``min_p`` 0 switch a filter off. ``seeds``, ``choices`` and
+        ``positions`` (the output position) determine the draw. ``*_starts [s + 1]`` delimit each sample's slice
+        of the flat arrays: the tokens its penalties count, and its logit bias (-inf bans a token).
+        ``bitmask_rows [s]`` is -1 or a row of ``bitmask [b, ceil(vocab / 32)]``, whose set bits are allowed.
+        ``num_top [s]`` is -1 for no log-probabilities, else how many alternatives.
 
         Returns ``(token_ids [s], logprobs [s], ranks [s], top_ids [s, t], top_logprobs [s, t])`` with t the
-        largest of ``num_top``; log-probabilities are of the model's own logits, before any change; ties go to the lower id.
-        Entries past a sample's own ``num_top`` are -1 and 0. A row whose every token is banned returns token -1.
+        largest of ``num_top``; log-probabilities are of the model's own logits, before any change; ties go to
+        the lower id. Entries past a sample's own ``num_top`` are -1 and 0. A row whose every token is banned
+        returns token -1.
         """
 
 class KVPool:

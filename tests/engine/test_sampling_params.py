@@ -26,6 +26,7 @@ OUT_OF_RANGE = [
     ("presence_penalty", 2.1),
     ("frequency_penalty", -2.1),
     ("repetition_penalty", 0.0),
+    ("repetition_penalty", 1e-60),
     ("repetition_penalty", math.inf),
     ("logit_bias", {5: 101.0}),
     ("logit_bias", {-1: 0.0}),

@@ -48,9 +48,7 @@ def test_any_chunking_of_prefill(lab: Lab, budget: int) -> None:
 
 
 def test_any_company_in_the_batch(lab: Lab) -> None:
-    asks = [
-        Ask(i, lab.prompt(length, seed=i)) for i, length in enumerate([1, 5, 16, 17, 70, 130, 64, 2], start=1)
-    ]
+    asks = [Ask(i, lab.prompt(length, seed=i)) for i, length in enumerate([1, 5, 16, 17, 70, 130, 64, 2], start=1)]
     run = lab.start(num_blocks=160, max_num_batched_tokens=90).ask(*asks)
     lab.assert_exact(run, *asks)
 

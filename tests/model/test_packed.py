@@ -79,9 +79,7 @@ def test_a_copy_of_the_wrong_length_is_a_miss(source, reads, change):
     assert len(reads) == 2
 
 
-def test_a_copy_of_another_model_is_a_miss(
-    source, random_llama, write_gguf, config, metadata, tmp_path, reads
-):
+def test_a_copy_of_another_model_is_a_miss(source, random_llama, write_gguf, config, metadata, tmp_path, reads):
     model = random_llama(config)
     model.model.norm.weight.data *= 2
     other = GgufSource(write_gguf(model, metadata, storage="Q8_0", path=tmp_path / "other.gguf"), "other")

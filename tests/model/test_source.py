@@ -68,9 +68,7 @@ def test_an_offline_hub_without_a_cached_copy_is_one_readable_error(tmp_path):
     assert last.startswith("octavo.errors.ModelNotFoundError: cannot fetch 'owner/name' from the hub")
 
 
-def test_weights_of_a_hub_id_are_fetched_when_asked_for_and_from_the_same_commit(
-    folder, tmp_path, monkeypatch
-):
+def test_weights_of_a_hub_id_are_fetched_when_asked_for_and_from_the_same_commit(folder, tmp_path, monkeypatch):
     commit, asked = tmp_path / "snapshots" / "c0ffee", []
 
     def snapshot_download(repo_id, *, revision, allow_patterns):

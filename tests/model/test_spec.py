@@ -34,9 +34,7 @@ def test_digest_covers_what_is_computed_and_nothing_else(config):
         assert dataclasses.replace(spec, **change).digest() != spec.digest()
 
 
-@pytest.mark.parametrize(
-    "scaling", [{"rope_type": "linear", "factor": 4.0}, LLAMA3], ids=lambda s: s["rope_type"]
-)
+@pytest.mark.parametrize("scaling", [{"rope_type": "linear", "factor": 4.0}, LLAMA3], ids=lambda s: s["rope_type"])
 @pytest.mark.parametrize(("head_dim", "theta"), [(64, 500000.0), (128, 10000.0), (16, 123456.7)])
 def test_inverse_frequencies_are_those_of_transformers(config, scaling, head_dim, theta):
     config |= {"rope_theta": theta, "head_dim": head_dim, "max_position_embeddings": 131072}

@@ -22,9 +22,7 @@ def test_equal_weights_have_one_digest_whatever_file_holds_them(
 ):
     random_llama(config).save_pretrained(tmp_path / "sharded", max_shard_size="20KB")
     sources = [folder, HfFolder(tmp_path / "sharded", "sharded")]
-    sources += [
-        GgufSource(write_gguf(random_llama(config), metadata, storage=kind), kind) for kind in ("BF16", "F32")
-    ]
+    sources += [GgufSource(write_gguf(random_llama(config), metadata, storage=kind), kind) for kind in ("BF16", "F32")]
     loaded = [load_model(source, threads=1) for source in sources]
     assert len({model.weights_digest for model in loaded}) == 1
 

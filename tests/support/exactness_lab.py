@@ -82,9 +82,7 @@ class Run:
 
     def add(self, ask: Ask) -> None:
         options = RequestOptions(priority=ask.priority)
-        group = self.engine.intake.accept(
-            list(ask.prompt), ask.params(), request_id=str(ask.seed), options=options
-        )
+        group = self.engine.intake.accept(list(ask.prompt), ask.params(), request_id=str(ask.seed), options=options)
         self.engine.add(group)
 
     def abort(self, seed: int) -> None:
@@ -156,9 +154,7 @@ class Lab:
         key = ask.prompt, ask.max_tokens
         if key not in self._alone:
             blocks = 2 + -(-(len(ask.prompt) + ask.max_tokens) // 16) * len(self.spec.kv_groups)
-            run = self.start(
-                threads=1, num_blocks=blocks, max_num_batched_tokens=4096, enable_prefix_caching=False
-            )
+            run = self.start(threads=1, num_blocks=blocks, max_num_batched_tokens=4096, enable_prefix_caching=False)
             self._alone[key] = run.ask(Ask(0, ask.prompt, ask.max_tokens))
         return self._alone[key]
 
@@ -170,9 +166,7 @@ class Lab:
                 drawn = {p: row for (_, c, p), row in run.rows_of(ask.seed).items() if c == choice}
                 assert drawn.keys() == expected.keys(), f"request {ask.seed} drew other positions"
                 wrong = [p for p in sorted(drawn) if drawn[p] != expected[p]]
-                assert not wrong, (
-                    f"request {ask.seed}, choice {choice}: logits differ at output positions {wrong}"
-                )
+                assert not wrong, f"request {ask.seed}, choice {choice}: logits differ at output positions {wrong}"
                 assert run.tokens[ask.seed, choice] == self.alone(ask).tokens[0, 0]
 
     def prompt(self, length: int, *, seed: int = 0) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ class SamplingParams:
         top_k: keep this many of the likeliest tokens; 0 or -1 keeps all.
         min_p: drop tokens less likely than this share of the likeliest one.
         presence_penalty, frequency_penalty: -2 to 2, counted over the output.
-        repetition_penalty: over 0; above 1 discourages tokens of prompt and output.
+        repetition_penalty: from 0.01; above 1 discourages tokens of prompt and output.
         logit_bias: added to a token's logit, -100 to 100, by token id.
         seed: makes the draws repeatable; without one the engine draws a seed.
         stop: strings that end the answer; one string or several.
@@ -81,7 +81,7 @@ class SamplingParams:
         _real("min_p", self.min_p, 0.0, 1.0)
         _real("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _real("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _real("repetition_penalty", self.repetition_penalty, 0.0, 100.0, above=True)
+        _real("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
         if self.seed is not None:
             _whole("seed", self.seed, -(2**63), 2**64 - 1)
         if self.max_tokens is not None:

@@ -138,9 +138,7 @@ def _install(given: Path, path: Path, progress: Progress | None) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(prefix=".pull-", dir=path.parent)
         except OSError as error:
-            raise WeightsError(
-                f"cannot write to the cache {path.parent}: {error.strerror or error}"
-            ) from error
+            raise WeightsError(f"cannot write to the cache {path.parent}: {error.strerror or error}") from error
         try:
             with os.fdopen(handle, "wb") as target:
                 for chunk in _chunks(source, given):

@@ -66,9 +66,7 @@ class GgufFile:
             WeightsError: the file is cut short; both sizes are in the message.
             UnsupportedModelError: a tensor has a type that gguf does not know.
         """
-        end = max(
-            (t.start + math.prod(self._stored_shape(name)) for name, t in self.tensors.items()), default=0
-        )
+        end = max((t.start + math.prod(self._stored_shape(name)) for name, t in self.tensors.items()), default=0)
         if end > self.size:
             raise WeightsError(
                 f"{self.path} should have at least {end} bytes by its own index; it has {self.size}. "
@@ -128,9 +126,7 @@ class GgufFile:
         tensor = self.tensors[name]
         block, block_bytes = gguf.GGML_QUANT_SIZES[_storage(name, tensor.type_id)]
         if not tensor.shape or tensor.shape[-1] % block:
-            raise WeightsError(
-                f"{self.path}: tensor {name} of shape {list(tensor.shape)} has no whole {block}-blocks"
-            )
+            raise WeightsError(f"{self.path}: tensor {name} of shape {list(tensor.shape)} has no whole {block}-blocks")
         return (*tensor.shape[:-1], tensor.shape[-1] // block * block_bytes)
 
 
@@ -218,8 +214,7 @@ class _HeaderParser:
             raise ValueError(f"alignment {alignment!r} is not a power of two")
         data_start = -(-self._at // alignment) * alignment
         self.tensors = {
-            name: GgufTensor(shape, type_id, data_start + offset)
-            for name, (shape, type_id, offset) in entries.items()
+            name: GgufTensor(shape, type_id, data_start + offset) for name, (shape, type_id, offset) in entries.items()
         }
 
     def _dimensions(self, name: str) -> int:

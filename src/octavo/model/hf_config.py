@@ -129,9 +129,7 @@ def _rope(fields: Fields, max_position_embeddings: int) -> RopeSpec:
     if not found:
         return RopeSpec(theta=fields.number("rope_theta", 10_000.0))
     if found[0] != found[-1]:
-        raise UnsupportedModelError(
-            "config.json has both rope_parameters and rope_scaling, and they disagree"
-        )
+        raise UnsupportedModelError("config.json has both rope_parameters and rope_scaling, and they disagree")
     return found[0]
 
 
@@ -160,9 +158,7 @@ def _rope_table(table: Fields, outer_theta: Any, max_position_embeddings: int) -
             factor=table.number("factor"),
             low_freq_factor=table.number("low_freq_factor"),
             high_freq_factor=table.number("high_freq_factor"),
-            original_max_position_embeddings=table.integer(
-                "original_max_position_embeddings", max_position_embeddings
-            ),
+            original_max_position_embeddings=table.integer("original_max_position_embeddings", max_position_embeddings),
         )
         if rope.high_freq_factor <= rope.low_freq_factor:
             raise table.refusal("high_freq_factor", rope.high_freq_factor, "more than low_freq_factor")

@@ -176,9 +176,7 @@ def _read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, A
     return content
 
 
-def _eos_token_ids(
-    generation_config: dict[str, Any], config: dict[str, Any], spec: ModelSpec
-) -> tuple[int, ...]:
+def _eos_token_ids(generation_config: dict[str, Any], config: dict[str, Any], spec: ModelSpec) -> tuple[int, ...]:
     given = generation_config.get("eos_token_id")
     if given is None:
         given = config.get("eos_token_id")
@@ -193,9 +191,7 @@ def _eos_token_ids(
 
 def _chat_template(folder: Path) -> str | dict[str, str] | None:
     """The template files beside the tokenizer, else what tokenizer_config.json holds, as in transformers."""
-    templates = {
-        path.stem: _read_text(path) for path in sorted(folder.glob("additional_chat_templates/*.jinja"))
-    }
+    templates = {path.stem: _read_text(path) for path in sorted(folder.glob("additional_chat_templates/*.jinja"))}
     if (folder / "chat_template.jinja").is_file():
         templates["default"] = _read_text(folder / "chat_template.jinja")
     if templates:

@@ -60,7 +60,7 @@ class SampleBatch:
 
 
 class Scores(NamedTuple):
-    """Log-probabilities of given tokens: ``logprobs [s]``, ``ranks [s]`` from 1, and the best ``[s, t]`` beside them."""
+    """Log-probabilities of given tokens: ``logprobs [s]``, ``ranks [s]`` from 1, the best tokens ``[s, t]`` beside."""
 
     logprobs: Float32s
     ranks: Int32s

@@ -85,17 +85,13 @@ class SafetensorsFile:
         """Raise WeightsError if a tensor's type is not one Octavo can turn into bfloat16."""
         dtype = self.tensors[name].dtype
         if dtype not in _DTYPES:
-            raise WeightsError(
-                f"{self.path}: tensor {name} has type {dtype}; Octavo reads {', '.join(_DTYPES)}"
-            )
+            raise WeightsError(f"{self.path}: tensor {name} has type {dtype}; Octavo reads {', '.join(_DTYPES)}")
 
 
 def _parse(path: Path, header: bytes, data_bytes: int, data_start: int) -> dict[str, StoredTensor]:
     try:
         index = json.loads(header)
-        tensors = {
-            name: _stored(entry, data_start) for name, entry in index.items() if name != "__metadata__"
-        }
+        tensors = {name: _stored(entry, data_start) for name, entry in index.items() if name != "__metadata__"}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise WeightsError(f"{path} is not a readable safetensors file: {error}") from error
     end = max((stored.start + stored.nbytes for stored in tensors.values()), default=data_start)

@@ -31,9 +31,7 @@ _HUB_METADATA = [
 _HUB_WEIGHTS = [WEIGHTS_FILE, "model-*.safetensors"]
 
 
-def resolve_model(
-    name: str | Path, *, revision: str | None = None, progress: Progress | None = None
-) -> ModelSource:
+def resolve_model(name: str | Path, *, revision: str | None = None, progress: Progress | None = None) -> ModelSource:
     """Find a model and read its metadata; its weights are read, and where needed fetched, when asked for.
 
     Args:
@@ -48,9 +46,7 @@ def resolve_model(
         WeightsError: its metadata is damaged.
     """
     if isinstance(name, str) and not name.strip():
-        raise ModelNotFoundError(
-            "the model name is empty; give a folder, a .gguf file, a hub id or 'smollm2'"
-        )
+        raise ModelNotFoundError("the model name is empty; give a folder, a .gguf file, a hub id or 'smollm2'")
     if name == EMBEDDED_MODEL:
         _no_revision(name, revision)
         return GgufSource(embedded_file(progress=progress), name)
@@ -71,18 +67,14 @@ def resolve_model(
 
 def _no_revision(name: str | Path, revision: str | None) -> None:
     if revision is not None:
-        raise ModelNotFoundError(
-            f"only a hub id has revisions; {str(name)!r} is not one (revision {revision!r})"
-        )
+        raise ModelNotFoundError(f"only a hub id has revisions; {str(name)!r} is not one (revision {revision!r})")
 
 
 def _from_file(path: Path, name: str) -> ModelSource:
     with path.open("rb") as file:
         magic = file.read(4)
     if magic != b"GGUF":
-        raise ModelNotFoundError(
-            f"{path} is not a GGUF file; for safetensors name the folder that holds them"
-        )
+        raise ModelNotFoundError(f"{path} is not a GGUF file; for safetensors name the folder that holds them")
     return GgufSource(path, name)
 
 

@@ -159,10 +159,12 @@ class ModelSpec:
     def digest(self) -> bytes:
         """SHA-256 of every field, stable across processes; part of a cache's namespace.
 
-        ``max_position_embeddings`` and ``architecture`` change no value that is computed, so they stay out.
+        ``max_position_embeddings`` and ``architecture`` change no value that is computed, so they stay out. Of the
+        rotary embedding the resolved frequencies count, bit for bit: numpy's last bit may differ between versions.
         """
         fields = asdict(self)
         del fields["architecture"], fields["max_position_embeddings"]
+        fields["rope"] = self.rope.inv_freq(self.head_dim).tobytes().hex()
         return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).digest()
 
 

@@ -102,9 +102,7 @@ def empty_model(spec: ModelSpec, isa: str, threads: int) -> _native.Model:
             threads=threads,
         )
     except MemoryError as error:
-        raise ModelError(
-            f"the weights take {_nbytes(spec)} bytes, more than this machine can give"
-        ) from error
+        raise ModelError(f"the weights take {_nbytes(spec)} bytes, more than this machine can give") from error
     except ValueError as error:
         raise UnsupportedModelError(f"the native core cannot run this model: {error}") from error
 
@@ -115,9 +113,7 @@ def _fill(model: _native.Model, source: ModelSource, progress: Callable[[int, in
     for slot, layer, bits in source.tensors():
         shape = pending.pop((slot, layer), None)
         if shape is None:
-            raise WeightsError(
-                f"{source.name} gives {slot} of layer {layer} twice, or the model has no such place"
-            )
+            raise WeightsError(f"{source.name} gives {slot} of layer {layer} twice, or the model has no such place")
         check_shape(source.name, slot, bits.shape, shape)
         model.set_tensor(slot, layer, bits)
         done += bits.nbytes
