@@ -130,7 +130,16 @@ def test_a_unit_of_one_instruction_set_defines_nothing_that_others_could_be_link
     if compiler is None or shutil.which("nm") is None:
         pytest.skip("no C++ compiler and nm here: the built module alone does not show what each unit emitted")
     target = tmp_path / "unit.o"
-    command = [compiler, "-std=c++20", "-O0", "-w", f"-I{NATIVE}", "-DOCTAVO_X86", *SOURCE_FLAGS[unit].split()]
+    command = [
+        compiler,
+        "-std=c++20",
+        "-O0",
+        "-w",
+        "-fno-exceptions",
+        f"-I{NATIVE}",
+        "-DOCTAVO_X86",
+        *SOURCE_FLAGS[unit].split(),
+    ]
     subprocess.run([*command, "-c", str(NATIVE / "isa" / f"{unit}.cpp"), "-o", str(target)], check=True)
     listing = subprocess.run(["nm", str(target)], capture_output=True, text=True, check=True).stdout
     symbols = [line.split() for line in listing.splitlines()]

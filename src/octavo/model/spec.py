@@ -39,25 +39,30 @@ class RopeSpec:
     freq_factors: tuple[float, ...] = ()
 
     def inv_freq(self, head_dim: int) -> npt.NDArray[np.float32]:
-        """Inverse frequencies, float32 ``[head_dim / 2]``, computed in float32 as in transformers."""
-        exponent = np.arange(0, head_dim, 2, dtype=np.int64).astype(np.float32) / np.float32(head_dim)
-        inv_freq: npt.NDArray[np.float32] = np.float32(1.0) / np.power(np.float32(self.theta), exponent)
-        if self.kind == "linear":
-            return np.divide(inv_freq, np.float32(self.factor))
-        if self.kind == "llama3":
-            return self._llama3(inv_freq)
-        if self.kind == "factors":
-            return np.divide(inv_freq, np.asarray(self.freq_factors, np.float32))
-        return inv_freq
+        """Inverse frequencies, float32 ``[head_dim / 2]``.
 
-    def _llama3(self, inv_freq: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        Computed in float64 by Python's own power and rounded once, because they are part of a cache's namespace:
+        float32 powers differ in the last bit from one processor and numpy to the next. transformers computes in
+        float32, and agrees to a few units in the last place.
+        """
+        exponents = [-2 * i / head_dim for i in range(head_dim // 2)]
+        inv_freq = np.array([float(self.theta) ** exponent for exponent in exponents])
+        if self.kind == "linear":
+            inv_freq /= self.factor
+        elif self.kind == "llama3":
+            inv_freq = self._llama3(inv_freq)
+        elif self.kind == "factors":
+            inv_freq /= np.array(self.freq_factors)
+        return inv_freq.astype(np.float32)
+
+    def _llama3(self, inv_freq: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         context = self.original_max_position_embeddings
-        wavelen = np.float32(2 * math.pi) / inv_freq
+        wavelen = 2 * math.pi / inv_freq
         longest, shortest = context / self.low_freq_factor, context / self.high_freq_factor
         smooth = (context / wavelen - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
         blended = (1 - smooth) * inv_freq / self.factor + smooth * inv_freq
         scaled = np.where(wavelen > longest, inv_freq / self.factor, inv_freq)
-        return np.where((wavelen >= shortest) & (wavelen <= longest), blended, scaled).astype(np.float32)
+        return np.where((wavelen >= shortest) & (wavelen <= longest), blended, scaled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +165,7 @@ class ModelSpec:
         """SHA-256 of every field, stable across processes; part of a cache's namespace.
 
         ``max_position_embeddings`` and ``architecture`` change no value that is computed, so they stay out. Of the
-        rotary embedding the resolved frequencies count, bit for bit: numpy's last bit may differ between versions.
+        rotary embedding the resolved frequencies count, bit for bit.
         """
         fields = asdict(self)
         del fields["architecture"], fields["max_position_embeddings"]
