@@ -18,7 +18,7 @@ LLAMA3 = {
     "original_max_position_embeddings": 8192,
 }
 
-PINNED = ""
+PINNED = "ad90443dea091f9ac5bbdc4cd6eb5b18abf895ffd5f913390bb63d560204c19a"
 
 
 def test_digest_is_stable_across_processes_and_versions(config):
