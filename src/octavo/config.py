@@ -21,7 +21,8 @@ _UNITS = {
     "gib": 2**30,
     "tib": 2**40,
 }
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+MAX_BYTES = 2**63 - 1
+_SIZE = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([a-zA-Z]*)\s*")
 
 TILE_TOKENS = 16
 """Tokens in one K or V tile of the native layout; a block holds a whole number of tiles."""
@@ -31,7 +32,8 @@ def parse_bytes(size: int | str) -> int:
     """Turn ``"512MiB"``, ``"2GB"``, ``"1.5 GiB"`` or a plain number into bytes.
 
     Raises:
-        ConfigError: the text is not a size, or the size is not positive.
+        ConfigError: the text is not a size, or the size is not positive or more than a process
+            can address.
     """
     if isinstance(size, bool) or not isinstance(size, (int, str)):
         raise ConfigError(f"a size is a number of bytes or a text such as '512MiB'; got {size!r}")
@@ -43,8 +45,8 @@ def parse_bytes(size: int | str) -> int:
         if match is None or unit not in _UNITS:
             raise ConfigError(f"cannot read {size!r} as a size; write a number of bytes, or '512MiB', '2GB'")
         value = int(float(match.group(1)) * _UNITS[unit])
-    if value <= 0:
-        raise ConfigError(f"a size must be positive; got {size!r}")
+    if not 0 < value <= MAX_BYTES:
+        raise ConfigError(f"a size must be positive and at most {MAX_BYTES:,} bytes; got {size!r}")
     return value
 
 
@@ -108,6 +110,8 @@ class EngineConfig:
             _check_int("max_model_len", self.max_model_len, 1, 2**31 - 1)
         _check_int("max_num_seqs", self.max_num_seqs, 1, 4096)
         _check_int("max_num_batched_tokens", self.max_num_batched_tokens, 1, 2**16)
+        if not isinstance(self.enable_prefix_caching, bool):
+            raise ConfigError(f"enable_prefix_caching must be True or False; got {self.enable_prefix_caching!r}")
         if self.kv_dtype != "bf16":
             raise ConfigError(f"kv_dtype must be 'bf16'; got {self.kv_dtype!r}")
         if self.threads is not None:

@@ -418,13 +418,30 @@ def test_params_that_name_unknown_tokens_are_refused(make_engine: MakeEngine, na
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("priority", "high"), ("priority", True), ("timeout", 0), ("timeout", "1"), ("cache_salt", 3)]
+    ("name", "value"),
+    [
+        ("priority", "high"),
+        ("priority", True),
+        ("timeout", 0),
+        ("timeout", "1"),
+        ("timeout", math.nan),
+        ("timeout", math.inf),
+        ("timeout", 10**400),
+        ("cache_salt", 3),
+        ("cache_salt", "half a pair \ud800"),
+    ],
 )
 def test_options_out_of_range_are_refused(make_engine: MakeEngine, name: str, value: object) -> None:
     engine, _ = make_engine()
     with pytest.raises(InvalidRequestError) as refused:
         add(engine, [1], **{name: value})
     assert refused.value.param == name
+
+
+def test_a_request_id_that_is_not_text_is_refused(make_engine: MakeEngine) -> None:
+    engine, _ = make_engine()
+    with pytest.raises(InvalidRequestError, match="request_id must be text; got list"):
+        engine.intake.accept([1], GREEDY, request_id=[1])  # type: ignore[arg-type]
 
 
 def test_a_request_id_in_use_is_refused(make_engine: MakeEngine) -> None:

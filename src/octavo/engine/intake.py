@@ -11,7 +11,10 @@ from typing import NamedTuple, TypeAlias, TypedDict
 from octavo.engine.request import RequestGroup
 from octavo.engine.sampling_params import SamplingParams
 from octavo.errors import ContextLengthError, InvalidRequestError
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.tokenizer import Tokenizer, check_text
+
+MAX_TIMEOUT = 1e9
+"""Seconds; more is a mistake, or a request that has no deadline."""
 
 
 class PromptFields(TypedDict, total=False):
@@ -81,6 +84,8 @@ class Intake:
                 f"sampling_params must be SamplingParams; got {type(params).__name__}",
                 param="sampling_params",
             )
+        if request_id is not None and not isinstance(request_id, str):
+            raise InvalidRequestError(f"request_id must be text; got {type(request_id).__name__}", param="request_id")
         text, token_ids = self._tokenise(prompt)
         self._check_params(params)
         now = time.monotonic()
@@ -194,9 +199,16 @@ def _check_options(options: RequestOptions) -> tuple[int, bytes, float | None]:
         raise InvalidRequestError(f"priority must be a whole number; got {priority!r}", param="priority")
     if not isinstance(salt, (str, bytes)):
         raise InvalidRequestError(f"cache_salt must be text or bytes; got {salt!r}", param="cache_salt")
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
-        raise InvalidRequestError(f"timeout must be a number of seconds above 0; got {timeout!r}", param="timeout")
-    return priority, salt.encode() if isinstance(salt, str) else salt, timeout
+    if isinstance(salt, str):
+        check_text(salt, "cache_salt")
+        salt = salt.encode()
+    number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if timeout is not None and not (number and 0 < timeout <= MAX_TIMEOUT):
+        raise InvalidRequestError(
+            f"timeout must be a number of seconds above 0 and at most {MAX_TIMEOUT:,.0f}, or None; got {timeout!r}",
+            param="timeout",
+        )
+    return priority, salt, timeout
 
 
 def _as_int(token: object) -> int:

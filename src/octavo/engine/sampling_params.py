@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -140,8 +139,9 @@ def _whole(name: str, value: object, low: int, high: int) -> None:
 
 
 def _real(name: str, value: object, low: float, high: float, *, above: bool = False) -> None:
+    # Compared as it is: NaN lies in no range, and a whole number too long for a float is refused like any other.
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not low <= value <= high or (above and value == low):  # type: ignore[arg-type,operator]
+    if not number or not low <= value <= high or (above and value == low):  # type: ignore[operator]
         bounds = f"above {low:g} and at most {high:g}" if above else f"from {low:g} to {high:g}"
         raise InvalidRequestError(f"{name} must be a number {bounds}; got {value!r}", param=name)
 

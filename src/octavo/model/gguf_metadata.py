@@ -38,7 +38,7 @@ def spec_from_gguf(
     general.only("general.type", "model")
     general.only("split.count", 0, 1)
     name = general.get("general.architecture")
-    if name not in _ARCHITECTURES:
+    if not isinstance(name, str) or name not in _ARCHITECTURES:
         supported = ", ".join(_ARCHITECTURES)
         raise UnsupportedModelError(f"GGUF architecture {name!r} is not supported; Octavo runs {supported}")
     fields = Fields(_float32_as_written(metadata), "the GGUF metadata", prefix=f"{name}.")

@@ -1,0 +1,85 @@
+"""EngineConfig: an invalid one cannot be made, and what is wrong is said by name."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from octavo.config import EngineConfig, parse_bytes, user_cache
+from octavo.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (1, 1),
+        ("1", 1),
+        ("512MiB", 512 * 2**20),
+        ("512 mib", 512 * 2**20),
+        ("2GB", 2 * 10**9),
+        ("1.5 GiB", 3 * 2**29),
+        (" 7 b ", 7),
+        (2**63 - 1, 2**63 - 1),
+    ],
+)
+def test_a_size_is_a_number_of_bytes_or_has_a_unit(size: int | str, expected: int) -> None:
+    assert parse_bytes(size) == expected
+
+
+@pytest.mark.parametrize(
+    "size",
+    ["", "MiB", "-1", "1e9", "1,5 GiB", "12 parsecs", "0", 0, -5, True, 1.5, None, 2**63, "8388608 TiB", "9" * 5000],
+)
+def test_what_is_no_size_is_refused_with_what_was_given(size: object) -> None:
+    with pytest.raises(ConfigError, match="size") as refused:
+        parse_bytes(size)  # type: ignore[arg-type]
+    assert repr(size) in str(refused.value)
+
+
+OUT_OF_RANGE = [
+    ("block_size", 0),
+    ("block_size", 24),
+    ("block_size", 1040),
+    ("block_size", 16.0),
+    ("kv_memory_share", 0),
+    ("kv_memory_share", 1),
+    ("kv_memory_share", math.nan),
+    ("kv_memory_share", "half"),
+    ("max_model_len", 0),
+    ("max_model_len", 2**31),
+    ("max_num_seqs", 0),
+    ("max_num_seqs", 4097),
+    ("max_num_batched_tokens", 0),
+    ("max_num_batched_tokens", 2**16 + 1),
+    ("enable_prefix_caching", "yes"),
+    ("kv_dtype", "int3"),
+    ("threads", 0),
+    ("threads", 257),
+    ("threads", True),
+    ("seed", -1),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), OUT_OF_RANGE)
+def test_a_field_out_of_range_is_refused_by_name_with_what_was_given(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name) as refused:
+        EngineConfig(**{name: value})  # type: ignore[arg-type]
+    assert repr(value) in str(refused.value)
+
+
+def test_the_kv_memory_is_known_in_bytes() -> None:
+    assert EngineConfig(kv_memory="1MiB").kv_memory_bytes == EngineConfig(kv_memory=2**20).kv_memory_bytes == 2**20
+    assert EngineConfig().kv_memory_bytes is None
+
+
+def test_the_users_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("OCTAVO_CACHE", str(tmp_path / "own"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "shared"))
+    assert user_cache() == tmp_path / "own"
+    monkeypatch.delenv("OCTAVO_CACHE")
+    assert user_cache() == tmp_path / "shared" / "octavo"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert user_cache() == tmp_path / ".cache" / "octavo"
