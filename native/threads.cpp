@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -14,10 +15,14 @@
 namespace octavo {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 // Long enough to bridge the Python between two passes, short enough not to burn an idle machine.
-constexpr int kSpinBetweenPasses = 20000;
+constexpr Clock::duration kSpinBetweenPasses = std::chrono::microseconds(1500);
 // Inside a pass everybody arrives within microseconds, unless a processor was taken away.
-constexpr int kSpinInsidePass = 4000;
+constexpr Clock::duration kSpinInsidePass = std::chrono::microseconds(50);
+// Looks at the value between two looks at the clock.
+constexpr int kLooks = 64;
 
 inline void relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -27,13 +32,16 @@ inline void relax() {
 #endif
 }
 
-// Returns once value differs from old.
+// Returns once value differs from old: spins first, then parks.
 template <typename T>
-void await_change(const std::atomic<T>& value, T old, int spins) {
-  for (int i = 0; i < spins; i++) {
-    if (value.load(std::memory_order_acquire) != old) return;
-    relax();
-  }
+void await_change(const std::atomic<T>& value, T old, Clock::duration spin) {
+  const Clock::time_point end = Clock::now() + spin;
+  do {
+    for (int i = 0; i < kLooks; i++) {
+      if (value.load(std::memory_order_acquire) != old) return;
+      relax();
+    }
+  } while (Clock::now() < end);
   while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
 }
 

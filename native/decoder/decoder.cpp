@@ -119,18 +119,14 @@ void Decoder::run_layer(Pass& pass, int layer) {
 void Decoder::run_matrix(Pass& pass, const Packed& w, const uint16_t* x, size_t ldx, int rows, float* out, size_t ldo,
                          bool add) {
   const Gemm gemm{x, ldx, w.data, w.kpairs()};
-  const int row_units = ceil_div(rows, kRowsPerUnit), panels = w.panels();
-  // Few rows: the weights' way from memory is the cost. Whole panels in a row keep it one stream per thread.
-  const int per_unit = row_units > 1 ? 1 : std::max(1, panels / (threads_.size() * kUnitsPerThread));
-  pass.run(size_t(ceil_div(panels, per_unit)) * row_units, [&](size_t unit) {
+  const int row_units = ceil_div(rows, kRowsPerUnit);
+  pass.run(size_t(w.panels()) * row_units, [&](size_t unit) {
     const int row0 = int(unit % row_units) * kRowsPerUnit, row1 = std::min(rows, row0 + kRowsPerUnit);
-    const int first = int(unit / row_units) * per_unit, last = std::min(panels, first + per_unit);
-    for (int panel = first; panel < last; panel++) {
-      if (add)
-        kernels_.gemm_add(gemm, row0, row1, panel, out, ldo);
-      else
-        kernels_.gemm_store(gemm, row0, row1, panel, out, ldo, w.n);
-    }
+    const int panel = int(unit / row_units);
+    if (add)
+      kernels_.gemm_add(gemm, row0, row1, panel, out, ldo);
+    else
+      kernels_.gemm_store(gemm, row0, row1, panel, out, ldo, w.n);
   });
 }
 
