@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import operator
 import sys
-import threading
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -17,9 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from octavo.config import EngineConfig
 from octavo.engine.assemble import Assembly, Messages, StartupSummary, assemble
 from octavo.engine.assemble import Progress as LoadProgress
+from octavo.engine.driver import Driver, Inbox
 from octavo.engine.engine import Engine
 from octavo.engine.intake import Prompt, PromptFields, RequestOptions
-from octavo.engine.interrupts import deferred_interrupts
 from octavo.engine.outputs import RequestOutput
 from octavo.engine.request import RequestGroup
 from octavo.engine.sampling_params import SamplingParams
@@ -31,7 +29,6 @@ from octavo.text.tokenizer import Tokenizer
 
 Conversation = Messages
 _T = TypeVar("_T")
-_Inbox = deque[RequestOutput]
 
 
 class LLM:
@@ -59,20 +56,18 @@ class LLM:
         progress: LoadProgress | None = None,
         **config: Any,
     ) -> None:
-        self._assembly = assemble(model, EngineConfig(**config), revision=revision, progress=progress)
-        self._lock = threading.Lock()
-        self._inboxes: dict[str, _Inbox] = {}
-        self._to_abort: deque[str] = deque()
+        self._start(assemble(model, EngineConfig(**config), revision=revision, progress=progress))
 
     @classmethod
     def from_assembly(cls, assembly: Assembly) -> LLM:
         """Take over an engine that was assembled elsewhere; nobody else may drive it from now on."""
         self = cls.__new__(cls)
-        self._assembly = assembly
-        self._lock = threading.Lock()
-        self._inboxes = {}
-        self._to_abort = deque()
+        self._start(assembly)
         return self
+
+    def _start(self, assembly: Assembly) -> None:
+        self._assembly = assembly
+        self._driver = Driver(assembly.engine)
 
     @property
     def summary(self) -> StartupSummary:
@@ -219,18 +214,15 @@ class LLM:
 
     def reset_prefix_cache(self) -> int:
         """Forget every cached block that no request holds. Returns how many there were."""
-        with self._lock:
-            return self.engine.reset_prefix_cache()
+        return self._driver.call(Engine.reset_prefix_cache)
 
     def stats(self) -> EngineStats:
         """A copy of the engine's counters."""
-        with self._lock:
-            return self.engine.snapshot()
+        return self._driver.call(Engine.snapshot)
 
     def close(self) -> None:
         """Drop whatever is unfinished and give the memory of model and cache back. Twice is harmless."""
-        with self._lock:
-            self.engine.close()
+        self._driver.call(Engine.close)
 
     def __enter__(self) -> Self:
         return self
@@ -240,17 +232,15 @@ class LLM:
     ) -> None:
         self.close()
 
-    # Driving the engine ------------------------------------------------------------------------------
-
     def _complete(self, groups: list[RequestGroup], show_progress: bool) -> list[RequestOutput]:
-        inbox: _Inbox = deque()
+        inbox = Inbox()
         whole: dict[str, RequestOutput] = {}
         unfinished = {group.request_id for group in groups}
         try:
-            self._add(groups, inbox)
+            self._driver.add(groups, inbox)
             with _Bar(len(groups), show_progress) as bar:
                 while unfinished:
-                    output = self._next(inbox)
+                    output = self._driver.next(inbox)
                     if output.request_id in whole:
                         whole[output.request_id].extend(output)
                     else:
@@ -259,62 +249,20 @@ class LLM:
                         unfinished.remove(output.request_id)
                     bar.update(output)
         finally:
-            self._abandon(unfinished)
+            self._driver.abandon(unfinished)
         return [whole[group.request_id] for group in groups]
 
     def _increments(self, group: RequestGroup) -> Iterator[RequestOutput]:
-        inbox: _Inbox = deque()
+        inbox = Inbox()
         try:
-            self._add([group], inbox)
+            self._driver.add([group], inbox)
             while True:
-                output = self._next(inbox)
+                output = self._driver.next(inbox)
                 yield output
                 if output.finished:
                     return
         finally:
-            self._abandon([group.request_id])
-
-    def _add(self, groups: list[RequestGroup], inbox: _Inbox) -> None:
-        with self._lock:
-            for group in groups:
-                self.engine.add(group)
-                self._inboxes[group.request_id] = inbox
-
-    def _next(self, inbox: _Inbox) -> RequestOutput:
-        """The next output for ``inbox``. Whoever waits drives the engine, for everybody who waits."""
-        while not inbox:
-            with self._lock:
-                if not inbox:
-                    self._step()
-        return inbox.popleft()
-
-    def _step(self) -> None:
-        with deferred_interrupts():
-            self._abort_abandoned()
-            for output in self.engine.step():
-                inbox = self._inboxes.get(output.request_id)
-                if inbox is not None:
-                    inbox.append(output)
-                if output.finished:
-                    self._inboxes.pop(output.request_id, None)
-
-    def _abandon(self, request_ids: Sequence[str] | set[str]) -> None:
-        """Abort requests whose caller is gone: now, or, if the engine is in a step, right before the next.
-
-        A forgotten iterator is closed whenever Python collects it, possibly in the middle of a step.
-        """
-        self._to_abort.extend(request_ids)
-        if self._lock.acquire(blocking=False):
-            try:
-                self._abort_abandoned()
-            finally:
-                self._lock.release()
-
-    def _abort_abandoned(self) -> None:
-        while self._to_abort:
-            request_id = self._to_abort.popleft()
-            self._inboxes.pop(request_id, None)
-            self.engine.abort(request_id)
+            self._driver.abandon([group.request_id])
 
 
 class _Bar:
