@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ class AsyncEngine:
     def _start(self, assembly: Assembly) -> None:
         self._assembly = assembly
         self._thread = EngineThread(assembly.engine, _deliver)
+        # Also when it is forgotten, or Python exits: a thread that is cut off in the native core ends the process.
+        weakref.finalize(self, _shut_down, self._thread)
 
     @property
     def summary(self) -> StartupSummary:
@@ -157,9 +160,16 @@ class AsyncEngine:
         return await asyncio.wrap_future(self._thread.call(Engine.snapshot))
 
     def shutdown(self) -> None:
-        """End the engine thread; whatever is unfinished fails. Waits for the step that runs."""
-        self._thread.shutdown()
-        self._assembly.engine.close()
+        """End the engine thread; whatever is unfinished fails. Waits for the step that runs.
+
+        An engine that is forgotten, or still there when Python exits, is shut down by itself.
+        """
+        _shut_down(self._thread)
+
+
+def _shut_down(thread: EngineThread) -> None:
+    thread.shutdown()
+    thread.engine.close()
 
 
 class _Stream:

@@ -48,7 +48,7 @@ class EngineThread:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether requests are served. ``False`` from the first failure on."""
+        """Whether requests are served. ``False`` from the first failure on, and in a process forked off."""
         return self._ended_by is None and self._thread.is_alive()
 
     @property
@@ -154,6 +154,8 @@ class EngineThread:
     def _require_alive(self) -> None:
         if self._ended_by is not None:
             raise self._death()
+        if not self._thread.is_alive():  # it ends by itself only after it has said why
+            raise EngineDeadError("this engine's thread stayed behind in the process that forked; make it anew here")
 
     def _death(self) -> EngineDeadError:
         """A new error for each who is told, with the first failure as its cause."""
