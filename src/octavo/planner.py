@@ -11,6 +11,8 @@ from octavo.model.spec import ModelSpec
 
 BLOCK_ALIGNMENT = 64
 """A block is padded once to whole cache lines."""
+MAX_BLOCKS = 2**31 - 1
+"""A block id is an int32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +38,6 @@ class MemoryPlan:
         """Tokens the pool can hold at once."""
         return (self.num_blocks - 1) // self.num_groups * self.block_size
 
-    def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that ``num_tokens`` of one sequence occupy, in all layer groups."""
-        return -(-num_tokens // self.block_size) * self.num_groups
-
 
 def bytes_per_token(spec: ModelSpec) -> int:
     """KV bytes of one token in every layer: the formula, without padding."""
@@ -64,7 +62,7 @@ def plan(spec: ModelSpec, config: EngineConfig, *, free_memory: int) -> MemoryPl
 
     Raises:
         ConfigError: ``max_model_len`` is more than the model allows.
-        CapacityError: the budget cannot hold one request of ``max_model_len`` tokens.
+        CapacityError: the budget cannot hold one request of ``max_model_len`` tokens, or is more than there is.
     """
     if config.max_model_len is not None and config.max_model_len > spec.max_position_embeddings:
         raise ConfigError(
@@ -76,9 +74,14 @@ def plan(spec: ModelSpec, config: EngineConfig, *, free_memory: int) -> MemoryPl
     wanted_len = config.max_model_len or spec.max_position_embeddings
     per_sequence = -(-wanted_len // config.block_size) * groups
     if config.kv_memory_bytes is not None:
-        num_blocks = config.kv_memory_bytes // block_bytes
+        # The system would promise more than it has, and end the process when the pool fills.
+        if config.kv_memory_bytes > free_memory:
+            raise CapacityError(
+                f"kv_memory is {config.kv_memory_bytes:,} bytes; {free_memory:,} bytes are free. Lower kv_memory"
+            )
+        num_blocks = min(config.kv_memory_bytes // block_bytes, MAX_BLOCKS)
     else:
-        most_useful = 1 + per_sequence * config.max_num_seqs
+        most_useful = min(1 + per_sequence * config.max_num_seqs, MAX_BLOCKS)
         num_blocks = min(int(free_memory * config.kv_memory_share) // block_bytes, most_useful)
     held = (num_blocks - 1) // groups * config.block_size
     if held < 1 or (config.max_model_len is not None and held < config.max_model_len):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,21 @@ def test_an_isa_the_machine_lacks_is_one_line(octavo, assert_one_line_error, tin
 def test_too_small_kv_memory_is_one_line_with_both_sizes(octavo, assert_one_line_error, tiny_model):
     done = octavo("generate", "-m", tiny_model, "--kv-memory", "1KiB", "hello")
     assert_one_line_error(done, 1, "KV memory", "kv_memory", "bytes")
+
+
+def test_kv_memory_beyond_what_is_free_is_one_line_with_both_sizes(octavo, assert_one_line_error, tiny_model):
+    done = octavo("generate", "-m", tiny_model, "--kv-memory", "4096TiB", "hello")
+    assert_one_line_error(done, 1, "4,503,", "bytes are free", "kv_memory")
+
+
+def test_weights_beyond_what_is_free_are_refused_before_they_are_read(
+    octavo, assert_one_line_error, tiny_model, tmp_path
+):
+    shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 4096, "intermediate_size": 2**20}))
+    done = octavo("generate", "-m", tmp_path, "hello")
+    assert_one_line_error(done, 1, "1,649,", "bytes of weights", "bytes of memory are free")
 
 
 def test_prompt_longer_than_the_context_is_one_line_with_both_sizes(octavo, assert_one_line_error, tiny_model, context):

@@ -129,7 +129,7 @@ class Lab:
             block_size=block_size,
             **config,  # type: ignore[arg-type]
         )
-        memory = plan(self.spec, settings, free_memory=0)
+        memory = plan(self.spec, settings, free_memory=2**40)
         model = self._models(threads)
         runner = RecordingRunner(
             self.spec,

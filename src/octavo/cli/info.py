@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,13 +50,12 @@ def info(
 
 def _model(source: ModelSource) -> dict[str, Any]:
     spec = source.spec
-    parameters = _num_parameters(spec)
     return {
         "name": source.name,
         "location": str(source.location),
         "architecture": spec.architecture,
-        "num_parameters": parameters,
-        "weight_bytes": 2 * parameters,
+        "num_parameters": spec.num_parameters,
+        "weight_bytes": 2 * spec.num_parameters,
         "num_layers": spec.num_layers,
         "hidden_size": spec.hidden_size,
         "intermediate_size": spec.intermediate_size,
@@ -78,7 +76,7 @@ def _kv_cache(spec: ModelSpec, config: EngineConfig) -> dict[str, Any]:
     from octavo.engine.memory import free_memory
     from octavo.planner import plan
 
-    planned = plan(spec, config, free_memory=max(free_memory() - 2 * _num_parameters(spec), 0))
+    planned = plan(spec, config, free_memory=max(free_memory() - 2 * spec.num_parameters, 0))
     return {
         "kv_dtype": config.kv_dtype,
         "bytes_per_token": planned.bytes_per_token,
@@ -103,10 +101,6 @@ def _machine() -> dict[str, Any]:
         "free_memory_bytes": free_memory(),
         "huge_pages": _huge_pages(),
     }
-
-
-def _num_parameters(spec: ModelSpec) -> int:
-    return sum(math.prod(shape) for shape in spec.tensor_shapes().values())
 
 
 def _attention(spec: ModelSpec) -> str:

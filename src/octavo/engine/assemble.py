@@ -12,7 +12,7 @@ from octavo import _native
 from octavo.config import EngineConfig
 from octavo.engine.engine import Engine
 from octavo.engine.memory import free_memory
-from octavo.errors import CapacityError
+from octavo.errors import CapacityError, ModelError
 from octavo.kv.hashing import Namespace
 from octavo.model.base import ModelSource
 from octavo.model.runner import ModelRunner
@@ -122,6 +122,7 @@ def assemble(
     began = time.perf_counter()
     source = resolve_model(model, revision=revision, progress=progress)
     tokenizer = _tokenizer(source)
+    _check_weights_fit(source)
     loaded = load_model(source, isa=config.isa, threads=config.threads, progress=progress)
     memory = plan(loaded.spec, config, free_memory=free_memory())
     runner = _runner(loaded, memory, config)
@@ -152,6 +153,16 @@ def assemble(
         seconds=time.perf_counter() - began,
     )
     return Assembly(engine, tokenizer, source.chat_template or tokenizer.chat_template, summary)
+
+
+def _check_weights_fit(source: ModelSource) -> None:
+    """Said before they are read: the system would promise the memory and end the process when it runs out."""
+    needed, free = 2 * source.spec.num_parameters, free_memory()
+    if needed > free:
+        raise ModelError(
+            f"{source.name} has {needed:,} bytes of weights in bfloat16; {free:,} bytes of memory are free. "
+            "Use a smaller model"
+        )
 
 
 def _tokenizer(source: ModelSource) -> Tokenizer:

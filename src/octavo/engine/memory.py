@@ -6,18 +6,20 @@ from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
+_MEMINFO = Path("/proc/meminfo")
+_UNKNOWN = 2**63 - 1
 
 
 def free_memory() -> int:
     """Bytes that can be had without swapping: the least of what the machine and each control group leave."""
-    return min(_machine(), *_control_groups(), 2**63 - 1)
+    return min([_machine(), *_control_groups()])
 
 
 def _machine() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
+    for line in _lines(_MEMINFO):
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
-    return 2**63 - 1
+    return _UNKNOWN
 
 
 def _control_groups() -> list[int]:
@@ -28,9 +30,9 @@ def _control_groups() -> list[int]:
         if controllers not in ("", "memory"):
             continue
         root = _CGROUPS / controllers
-        names = ("memory.max", "memory.current", "inactive_file")
+        names = ("memory.max", "memory.current", "")
         if controllers == "memory":
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
         # Inside a container the path may be the host's and lead nowhere; the root is the container's then.
         folder = root / path.lstrip("/")
         for group in (folder, *folder.parents):
@@ -39,16 +41,14 @@ def _control_groups() -> list[int]:
     return left
 
 
-def _left_in(group: Path, limit_name: str, usage_name: str, reclaimable_name: str) -> list[int]:
+def _left_in(group: Path, limit_name: str, usage_name: str, prefix: str) -> list[int]:
     limit, usage = _number(group / limit_name), _number(group / usage_name)
     if limit is None or usage is None:
         return []
-    reclaimable = 0
-    for line in _lines(group / "memory.stat"):
-        key, value = line.split()
-        if key == reclaimable_name:
-            reclaimable = int(value)
-    return [max(limit - usage + reclaimable, 0)]
+    # Files that lie in the page cache count as used, and make room for whoever asks.
+    stat = dict(line.split(maxsplit=1) for line in _lines(group / "memory.stat"))
+    cached = sum(int(stat.get(prefix + name, 0)) for name in ("inactive_file", "active_file"))
+    return [max(limit - usage + cached, 0)]
 
 
 def _number(path: Path) -> int | None:

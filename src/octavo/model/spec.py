@@ -18,6 +18,8 @@ ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
 MAX_LAYERS = 2**12
 HEAD_DIM_MULTIPLE = 16
 """The native attention works on head dimensions that are a multiple of this."""
+MAX_POSITIONS = 2**24
+"""The native core counts positions in float32, which is exact up to here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +105,9 @@ class ModelSpec:
         _check_range("intermediate_size", self.intermediate_size, 2, 2**20)
         _check_range("number of attention heads", self.num_heads, 1, 2**12)
         _check_range("number of key-value heads", self.num_kv_heads, 1, self.num_heads)
-        _check_range("head_dim", self.head_dim, HEAD_DIM_MULTIPLE, 2**10)
+        _check_range("head_dim", self.head_dim, HEAD_DIM_MULTIPLE, 2**9)
         _check_range("number of layers", self.num_layers, 1, MAX_LAYERS)
-        _check_range("max_position_embeddings", self.max_position_embeddings, 1, 2**31 - 1)
+        _check_range("max_position_embeddings", self.max_position_embeddings, 1, MAX_POSITIONS)
         _check_multiple("hidden_size", self.hidden_size, 2)
         _check_multiple("intermediate_size", self.intermediate_size, 2)
         _check_multiple("head_dim", self.head_dim, HEAD_DIM_MULTIPLE)
@@ -125,6 +127,11 @@ class ModelSpec:
     @property
     def num_layers(self) -> int:
         return len(self.layers)
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights of all tensors, a tied embedding once; each takes two bytes in memory."""
+        return sum(math.prod(shape) for shape in self.tensor_shapes().values())
 
     @property
     def attention_scale(self) -> float:

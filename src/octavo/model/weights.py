@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,7 +57,7 @@ def load_model(
         if copy:
             copy.store(model.buffers(), digest)
     elif progress is not None:
-        total = _nbytes(source.spec)
+        total = 2 * source.spec.num_parameters
         progress(total, total)
     return LoadedModel(source.spec, model, digest)
 
@@ -102,14 +101,16 @@ def empty_model(spec: ModelSpec, isa: str, threads: int) -> _native.Model:
             threads=threads,
         )
     except MemoryError as error:
-        raise ModelError(f"the weights take {_nbytes(spec)} bytes, more than this machine can give") from error
+        raise ModelError(
+            f"the weights take {2 * spec.num_parameters:,} bytes, more than this machine can give"
+        ) from error
     except ValueError as error:
         raise UnsupportedModelError(f"the native core cannot run this model: {error}") from error
 
 
 def _fill(model: _native.Model, source: ModelSource, progress: Callable[[int, int], None] | None) -> None:
     pending = source.spec.tensor_shapes()
-    done, total = 0, _nbytes(source.spec)
+    done, total = 0, 2 * source.spec.num_parameters
     for slot, layer, bits in source.tensors():
         shape = pending.pop((slot, layer), None)
         if shape is None:
@@ -121,7 +122,3 @@ def _fill(model: _native.Model, source: ModelSource, progress: Callable[[int, in
             progress(done, total)
     if pending:
         raise WeightsError(f"{source.name} left {len(pending)} tensors unset, {next(iter(pending))} first")
-
-
-def _nbytes(spec: ModelSpec) -> int:
-    return 2 * sum(math.prod(shape) for shape in spec.tensor_shapes().values())

@@ -1,0 +1,67 @@
+"""The plan of the KV pool: exact bytes, decided before anything is allocated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from exactness_lab import SHAPES
+
+from octavo.config import EngineConfig
+from octavo.errors import CapacityError, ConfigError
+from octavo.planner import MAX_BLOCKS, bytes_per_block, bytes_per_token, plan
+
+GQA, HYBRID = SHAPES["gqa"], SHAPES["hybrid"]
+PLENTY = 2**40
+
+
+def test_bytes_per_token_are_the_formula_and_bytes_per_block_the_largest_group() -> None:
+    assert bytes_per_token(GQA) == 3 * 2 * 2 * 32 * 2  # layers, K and V, KV heads, head_dim, bytes
+    assert bytes_per_block(GQA, 16) == 16 * bytes_per_token(GQA)
+    assert bytes_per_block(HYBRID, 32) == 32 * bytes_per_token(HYBRID) * 2 // 3  # two of its three layers
+
+
+def test_an_explicit_budget_is_used_in_whole_blocks() -> None:
+    block = bytes_per_block(GQA, 16)
+    planned = plan(GQA, EngineConfig(kv_memory=10 * block + block - 1), free_memory=PLENTY)
+    assert (planned.num_blocks, planned.nbytes) == (10, 10 * block)
+    assert planned.num_tokens == planned.max_model_len == 9 * 16  # all but the null block
+
+
+def test_without_a_budget_a_share_is_taken_but_no_more_than_can_be_used() -> None:
+    block = bytes_per_block(GQA, 16)
+    config = EngineConfig(kv_memory_share=0.5, max_num_seqs=2)
+    assert plan(GQA, config, free_memory=100 * block).num_blocks == 50
+    assert plan(GQA, config, free_memory=PLENTY).num_blocks == 1 + 2 * 4096 // 16
+
+
+def test_every_layer_group_needs_its_own_blocks() -> None:
+    planned = plan(HYBRID, EngineConfig(kv_memory=9 * bytes_per_block(HYBRID, 16)), free_memory=PLENTY)
+    assert (planned.num_groups, planned.num_tokens) == (2, 4 * 16)
+
+
+def test_a_budget_too_small_for_one_request_is_refused_with_both_sizes() -> None:
+    block = bytes_per_block(GQA, 16)
+    with pytest.raises(CapacityError, match=rf"of {3 * block:,} bytes holds 32 tokens.* takes {4 * block:,} bytes"):
+        plan(GQA, EngineConfig(kv_memory=3 * block, max_model_len=33), free_memory=PLENTY)
+    with pytest.raises(CapacityError, match="holds 0 tokens"):
+        plan(GQA, EngineConfig(kv_memory=1), free_memory=PLENTY)
+    with pytest.raises(CapacityError, match="holds 0 tokens"):
+        plan(GQA, EngineConfig(), free_memory=0)
+
+
+def test_a_budget_beyond_the_memory_that_is_free_is_refused_with_both_sizes() -> None:
+    block = bytes_per_block(GQA, 16)
+    with pytest.raises(CapacityError, match=rf"kv_memory is {10 * block:,} bytes; {9 * block:,} bytes are free"):
+        plan(GQA, EngineConfig(kv_memory=10 * block), free_memory=9 * block)
+
+
+def test_no_budget_gives_more_blocks_than_an_id_can_name() -> None:
+    tiny = replace(GQA, num_kv_heads=1, head_dim=16, num_heads=1, layers=GQA.layers[:1])
+    planned = plan(tiny, EngineConfig(kv_memory="1024TiB"), free_memory=2**62)
+    assert planned.num_blocks == MAX_BLOCKS
+
+
+def test_a_context_beyond_the_models_is_refused() -> None:
+    with pytest.raises(ConfigError, match="max_model_len 4097 is more than this model's context of 4096"):
+        plan(GQA, EngineConfig(max_model_len=4097), free_memory=PLENTY)
