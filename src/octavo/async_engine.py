@@ -11,7 +11,7 @@ from typing import Any
 from octavo.config import EngineConfig
 from octavo.engine.assemble import Assembly, Messages, Progress, StartupSummary, assemble
 from octavo.engine.engine import Engine
-from octavo.engine.intake import Prompt, PromptFields, RequestOptions
+from octavo.engine.intake import Prompt, RequestOptions, as_prompt
 from octavo.engine.outputs import RequestOutput
 from octavo.engine.sampling_params import SamplingParams
 from octavo.engine.stats import EngineStats
@@ -132,9 +132,8 @@ class AsyncEngine:
         ``chat_template_kwargs``.
         """
         rendered = await asyncio.to_thread(self._assembly.render, messages, **template)
-        prompt: PromptFields = {"prompt": rendered.text, "prompt_token_ids": rendered.prompt_token_ids}
         outputs = self.generate(
-            prompt,
+            as_prompt(rendered),
             sampling_params,
             request_id,
             priority=priority,

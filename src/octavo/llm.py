@@ -17,7 +17,7 @@ from octavo.engine.assemble import Assembly, Messages, StartupSummary, assemble
 from octavo.engine.assemble import Progress as LoadProgress
 from octavo.engine.driver import Driver, Inbox
 from octavo.engine.engine import Engine
-from octavo.engine.intake import Prompt, PromptFields, RequestOptions
+from octavo.engine.intake import Prompt, RequestOptions, as_prompt
 from octavo.engine.outputs import RequestOutput
 from octavo.engine.request import RequestGroup
 from octavo.engine.sampling_params import SamplingParams
@@ -27,7 +27,6 @@ from octavo.model.source import DEFAULT_MODEL
 from octavo.text.chat import RenderedChat
 from octavo.text.tokenizer import Tokenizer
 
-Conversation = Messages
 _T = TypeVar("_T")
 
 
@@ -109,7 +108,8 @@ class LLM:
             EngineDeadError: the engine failed, now or earlier; ``__cause__`` says why.
         """
         listed = _prompt_list(prompts)
-        params = _one_each("sampling_params", sampling_params or SamplingParams(), SamplingParams, len(listed))
+        given = SamplingParams() if sampling_params is None else sampling_params
+        params = _one_each("sampling_params", given, SamplingParams, len(listed))
         priorities = _one_each("priority", priority, int, len(listed))
         accept = self.engine.intake.accept
         groups = [
@@ -123,7 +123,7 @@ class LLM:
     @overload
     def chat(
         self,
-        messages: Conversation | Sequence[Conversation],
+        messages: Messages | Sequence[Messages],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         stream: Literal[False] = False,
@@ -136,7 +136,7 @@ class LLM:
     @overload
     def chat(
         self,
-        messages: Conversation,
+        messages: Messages,
         sampling_params: SamplingParams | None = None,
         *,
         stream: Literal[True],
@@ -172,7 +172,7 @@ class LLM:
         """
         single = not (_is_list(messages) and messages and _is_list(messages[0]))
         conversations = [messages] if single else list(messages)
-        prompts = [_as_prompt(self.render(conversation, **template)) for conversation in conversations]
+        prompts = [as_prompt(self.render(conversation, **template)) for conversation in conversations]
         if stream:
             if not single:
                 raise InvalidRequestError("one conversation at a time can be streamed", param="stream")
@@ -205,10 +205,11 @@ class LLM:
             InvalidRequestError: at once. EngineDeadError: while iterating.
         """
         options = RequestOptions(priority, cache_salt, timeout)
-        group = self.engine.intake.accept(prompt, sampling_params or SamplingParams(), options=options)
+        params = SamplingParams() if sampling_params is None else sampling_params
+        group = self.engine.intake.accept(prompt, params, options=options)
         return self._increments(group)
 
-    def render(self, messages: Conversation, **template: Any) -> RenderedChat:
+    def render(self, messages: Messages, **template: Any) -> RenderedChat:
         """Render a conversation without answering it; see :meth:`octavo.engine.assemble.Assembly.render`."""
         return self._assembly.render(messages, **template)
 
@@ -288,10 +289,6 @@ class _Bar:
     def __exit__(self, *exception: object) -> None:
         if self._progress is not None:
             self._progress.stop()
-
-
-def _as_prompt(rendered: RenderedChat) -> PromptFields:
-    return {"prompt": rendered.text, "prompt_token_ids": rendered.prompt_token_ids}
 
 
 def _prompt_list(prompts: Any) -> list[Prompt]:

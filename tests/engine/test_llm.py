@@ -56,6 +56,8 @@ def test_metrics_tell_when_things_happened(llm: LLM) -> None:
         lambda llm: llm.generate(["ab", "cd"], [GREEDY]),
         lambda llm: llm.generate(["ab", "cd"], GREEDY, priority=[1, 2, 3]),
         lambda llm: llm.generate("ab", "greedy"),
+        lambda llm: llm.generate("ab", []),
+        lambda llm: llm.stream("ab", {}),
         lambda llm: llm.generate(7, GREEDY),
         lambda llm: llm.generate("ab", GREEDY, timeout=-1),
         lambda llm: llm.chat({"role": "user"}, GREEDY),

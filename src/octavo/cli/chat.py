@@ -118,13 +118,14 @@ class _Chat:
 
         from octavo.cli.reply import stream_reply, write_now
         from octavo.cli.starting import room_for_output
+        from octavo.engine.intake import as_prompt
 
         messages = [*self._messages, {"role": "user", "content": text}]
         rendered = self._llm.render(messages)
         room = room_for_output(self._llm, len(rendered.prompt_token_ids))
         reply = stream_reply(
             self._llm,
-            {"prompt": rendered.text, "prompt_token_ids": rendered.prompt_token_ids},
+            as_prompt(rendered),
             replace(self._params, max_tokens=min(self._params.max_tokens or room, room)),
             write_now,
             keep_when_interrupted=self._interactive,

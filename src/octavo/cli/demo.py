@@ -11,7 +11,6 @@ from octavo.errors import OctavoError
 
 if TYPE_CHECKING:
     from octavo.cli.reply import Reply
-    from octavo.engine.intake import PromptFields
     from octavo.engine.sampling_params import SamplingParams
     from octavo.llm import LLM
 
@@ -143,10 +142,9 @@ def _reply(
     timeout: float | None = None,
 ) -> Reply:
     from octavo.cli.reply import stream_reply
+    from octavo.engine.intake import as_prompt
 
-    rendered = llm.render(messages)
-    prompt: PromptFields = {"prompt": rendered.text, "prompt_token_ids": rendered.prompt_token_ids}
-    reply = stream_reply(llm, prompt, params, write, timeout=timeout)
+    reply = stream_reply(llm, as_prompt(llm.render(messages)), params, write, timeout=timeout)
     assert reply is not None  # only an interrupted reply may be missing, and here an interrupt ends the demo
     return reply
 

@@ -121,6 +121,7 @@ def generate(
 
 def _prompt(llm: LLM, text: str, as_chat: bool, system: str | None) -> PromptFields:
     """The prompt as tokens: rendered as a conversation, or tokenised as it stands."""
+    from octavo.engine.intake import as_prompt
     from octavo.errors import TemplateError
 
     if not as_chat:
@@ -128,10 +129,9 @@ def _prompt(llm: LLM, text: str, as_chat: bool, system: str | None) -> PromptFie
     messages = [] if system is None else [{"role": "system", "content": system}]
     messages.append({"role": "user", "content": text})
     try:
-        rendered = llm.render(messages)
+        return as_prompt(llm.render(messages))
     except TemplateError as error:
         raise TemplateError(f"{error} (--raw does without a chat template)") from error
-    return {"prompt": rendered.text, "prompt_token_ids": rendered.prompt_token_ids}
 
 
 def _stream(llm: LLM, request: PromptFields, params: Any) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias, TypedDict
 from octavo.engine.request import RequestGroup
 from octavo.engine.sampling_params import SamplingParams
 from octavo.errors import ContextLengthError, InvalidRequestError
+from octavo.text.chat import RenderedChat
 from octavo.text.tokenizer import Tokenizer, check_text
 
 MAX_TIMEOUT = 1e9
@@ -191,6 +192,11 @@ class Intake:
                 param="max_tokens",
             )
         return limit - num_prompt_tokens if params.max_tokens is None else params.max_tokens
+
+
+def as_prompt(rendered: RenderedChat) -> PromptFields:
+    """A rendered conversation as a prompt that is not tokenised again."""
+    return {"prompt": rendered.text, "prompt_token_ids": rendered.prompt_token_ids}
 
 
 def _check_options(options: RequestOptions) -> tuple[int, bytes, float | None]:
