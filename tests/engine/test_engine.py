@@ -400,8 +400,9 @@ def test_too_long_is_refused_with_both_sizes_never_cut(make_engine: MakeEngine) 
     assert (len(to_the_end.token_ids), to_the_end.finish_reason) == (10, "length")
 
 
-def test_what_never_fits_the_kv_memory_is_refused_with_both_sizes(make_engine: MakeEngine) -> None:
-    engine, _ = make_engine(blocks=5, block_size=4, max_model_len=100)
+@pytest.mark.parametrize("max_model_len", [100, 20])
+def test_what_never_fits_the_kv_memory_is_refused_with_both_sizes(make_engine: MakeEngine, max_model_len: int) -> None:
+    engine, _ = make_engine(blocks=5, block_size=4, max_model_len=max_model_len)
     with pytest.raises(ContextLengthError, match="21 together; the KV memory holds 20"):
         add(engine, [1] * 11, SamplingParams(max_tokens=10))
     assert ask(engine, [1] * 10, SamplingParams(max_tokens=10)).finished
@@ -464,6 +465,7 @@ def test_a_failure_of_the_native_call_ends_the_engine_and_gives_all_blocks_back(
     engine.check_idle()
     with pytest.raises(EngineDeadError, match="on fire"):
         add(engine, [1])
+    engine.close()
     with pytest.raises(EngineDeadError, match="on fire"):
         engine.step()
 

@@ -317,7 +317,10 @@ def test_misuse_is_an_error_that_says_so():
     with pytest.raises(BlockError, match="admit it first"):
         manager.extend(seq, 6)
     with pytest.raises(BlockError, match="admit it first"):
+        manager.publish(seq, 3)
+    with pytest.raises(BlockError, match="admit it first"):
         manager.fork(seq, list(range(6)))
+    assert seq.num_computed == 0
     with pytest.raises(BlockError, match="beyond the hit"):
         manager.admit(seq, manager.find_hit(seq), 0)
     admit(manager, seq)

@@ -15,10 +15,9 @@ import numpy as np
 
 from octavo.engine.request import Request
 from octavo.engine.scheduler import SchedulerOutput
+from octavo.engine.shaping import NO_TOKENS, NO_VALUES
 from octavo.model.runner import Float32s, ForwardBatch, Int32s, SampleBatch
 
-_NO_TOKENS = np.empty(0, np.int32)
-_NO_VALUES = np.empty(0, np.float32)
 _NO_COPIES = np.empty((0, 2), np.int32)
 
 _PARAMETERS = np.dtype(
@@ -155,7 +154,7 @@ class BatchBuilder:
             shaping = request.shaping
             if shaping is None:
                 for parts in (prompts, outputs, bias_tokens):
-                    parts.append(_NO_TOKENS)
+                    parts.append(NO_TOKENS)
                 mask_rows.append(-1)
                 continue
             prompts.append(shaping.prompt_tokens)
@@ -182,12 +181,12 @@ class BatchBuilder:
         starts = self._no_starts[: num_draws + 1]
         return {
             "prompt_starts": starts,
-            "prompt_tokens": _NO_TOKENS,
+            "prompt_tokens": NO_TOKENS,
             "output_starts": starts,
-            "output_tokens": _NO_TOKENS,
+            "output_tokens": NO_TOKENS,
             "bias_starts": starts,
-            "bias_tokens": _NO_TOKENS,
-            "bias_values": _NO_VALUES,
+            "bias_tokens": NO_TOKENS,
+            "bias_values": NO_VALUES,
             "bitmask_rows": self._no_mask_rows[:num_draws],
             "bitmask": self._no_mask,
         }

@@ -183,8 +183,12 @@ class Engine:
         self._runner = None
 
     def fail(self, error: BaseException) -> None:
-        """Serve nothing more because of ``error``: drop every request and give all blocks back."""
-        self.failure = error
+        """Serve nothing more because of ``error``: drop every request and give all blocks back.
+
+        The first failure stays the reason.
+        """
+        if self.failure is None:
+            self.failure = error
         self.scheduler.clear()
         self._groups.clear()
         self._timed.clear()

@@ -172,9 +172,9 @@ class Intake:
             )
 
     def _max_output_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
-        limit, what = self.max_model_len, "the context"
-        if self.pool_tokens < limit:
-            limit, what = self.pool_tokens, "the KV memory"
+        # The planner lowers the context to what the pool holds: then it is the pool that is too small.
+        what = "the KV memory" if self.pool_tokens <= self.max_model_len else "the context"
+        limit = min(self.pool_tokens, self.max_model_len)
         if num_prompt_tokens > limit:
             raise ContextLengthError(
                 f"the prompt has {num_prompt_tokens:,} tokens; {what} holds {limit:,}",

@@ -29,8 +29,7 @@ class CompletionOutput:
     """One answer to a prompt.
 
     ``finish_reason``: ``"stop"`` (end-of-sequence token, stop token or stop string), ``"length"``,
-    ``"abort"``, ``"timeout"``, or ``"error"`` when no token could be drawn; ``None`` while the answer goes
-    on.
+    ``"abort"``, ``"timeout"``, or ``"error"`` when no token could be drawn; ``None`` while the answer goes on.
     ``stop_reason``: the stop string or stop token id that ended it, ``None`` for an end-of-sequence token.
     """
 
@@ -91,7 +90,8 @@ class RequestOutput:
 
     An increment holds what is new since the one before: ``outputs`` lists the answers that changed, and their
     ``text``, ``token_ids`` and ``logprobs`` are the new part alone, so that joining them gives the whole.
-    Everything else (``cumulative_logprob``, ``finish_reason``, ``finished``, ``metrics``) is as of now.
+    Everything else (``cumulative_logprob``, ``finish_reason``, ``finished``) is as of now. ``metrics`` is one object
+    for all increments of a request and goes on being filled.
 
     ``num_cached_tokens``: prompt tokens that were read from the cache, at most all but the last.
     ``prompt_logprobs``: per prompt token, ``None`` for the first; given once, in the first output.

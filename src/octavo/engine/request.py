@@ -84,14 +84,12 @@ class Request:
                     | computed .............. | missing ............... |
                       num_computed_tokens       num_missing_tokens
 
-    A request whose tokens are all computed draws its next one from the last row's logits. There is no prefill
-    and
-    no decode: a prompt is many missing tokens, a decode is one.
+    A request whose tokens are all computed draws its next one from the last row's logits. There is no prefill and no
+    decode: a prompt is many missing tokens, a decode is one.
     """
 
     __slots__ = (
         "answer",
-        "arrival",
         "blocks",
         "cumulative_logprob",
         "finish_reason",
@@ -113,7 +111,6 @@ class Request:
     def __init__(self, group: RequestGroup, index: int, *, arrival: int, seed: int) -> None:
         self.group = group
         self.index = index
-        self.arrival = arrival
         self.order = (group.priority, arrival)
         """Older requests come first: lower priority value, then earlier arrival."""
         self.seed = seed
@@ -147,10 +144,6 @@ class Request:
     @property
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
-
-    @property
-    def output_token_ids(self) -> list[int]:
-        return self.token_ids[self.num_prompt_tokens :]
 
     @property
     def prompt_computed(self) -> bool:

@@ -110,14 +110,12 @@ class Scheduler:
         request.finish_reason = reason
         request.stop_reason = stop_reason
 
-    def clear(self) -> list[Request]:
+    def clear(self) -> None:
         """Forget every request, whatever state a failure left it in, and give all blocks back."""
-        unfinished = [*self.running, *self.waiting]
-        for request in unfinished:
+        for request in self:
             self.kv.release(request.blocks, publish_tail=False)
         self.running.clear()
         self.waiting.clear()
-        return unfinished
 
     # One step ----------------------------------------------------------------------------------------
 

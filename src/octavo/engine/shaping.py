@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from octavo.engine.sampling_params import SamplingParams
+from octavo.model.runner import Float32s, Int32s
 
-Int32s = npt.NDArray[np.int32]
-Float32s = npt.NDArray[np.float32]
-
-_NO_TOKENS = np.empty(0, np.int32)
-_NO_VALUES = np.empty(0, np.float32)
+NO_TOKENS = np.empty(0, np.int32)
+NO_VALUES = np.empty(0, np.float32)
 
 
 class LogitShaping:
@@ -32,7 +29,7 @@ class LogitShaping:
     ) -> None:
         self._counts = params.counts_tokens
         self._min_tokens = params.min_tokens
-        self.prompt_tokens = np.array(prompt_token_ids, np.int32) if self._counts else _NO_TOKENS
+        self.prompt_tokens = np.array(prompt_token_ids, np.int32) if self._counts else NO_TOKENS
         self._output = np.empty(64 if self._counts else 0, np.int32)
         self._num_output = 0
         self._bias = _bias_arrays(dict(params.logit_bias))
@@ -48,7 +45,7 @@ class LogitShaping:
     def output_tokens(self, token_ids: list[int], num_prompt_tokens: int) -> Int32s:
         """The output so far, recomputed or not, if a penalty counts it; a view, good until the next call."""
         if not self._counts:
-            return _NO_TOKENS
+            return NO_TOKENS
         num_output = len(token_ids) - num_prompt_tokens
         if num_output > len(self._output):
             self._output = np.concatenate([self._output, np.empty(num_output, np.int32)])
@@ -63,7 +60,7 @@ class LogitShaping:
 
 def _bias_arrays(bias: dict[int, float]) -> tuple[Int32s, Float32s]:
     if not bias:
-        return _NO_TOKENS, _NO_VALUES
+        return NO_TOKENS, NO_VALUES
     return np.array(list(bias), np.int32), np.array(list(bias.values()), np.float32)
 
 

@@ -129,8 +129,7 @@ class EngineThread:
             sinks, calls = list(self._sinks.values()), list(self._calls)
             self._sinks.clear()
             self._calls.clear()
-        if self.engine.failure is None:
-            self.engine.fail(error)
+        self.engine.fail(error)
         for sink in sinks:
             sink.fail(self._death())
         for future in calls:

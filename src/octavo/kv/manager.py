@@ -169,7 +169,11 @@ class KVCacheManager:
         Call it after the values were computed, never before. Where somebody else published the same content
         first, ``seq`` holds that block from now on and gives up its own: their bits are equal, and memory
         holds them once.
+
+        Raises:
+            BlockError: ``seq`` was not admitted.
         """
+        self._check_holds(seq)
         seq.num_computed = num_computed_tokens
         if seq.write_cache and num_computed_tokens >= (seq.num_published + 1) * self.block_size:
             self._publish_full_blocks(seq, num_computed_tokens // self.block_size)
@@ -289,7 +293,6 @@ class KVCacheManager:
 
     def _publish_full_blocks(self, seq: SequenceBlocks, end: int) -> None:
         """Mutates. Blocks up to ``end``, computed, of a sequence that may write the cache."""
-        self._check_holds(seq)
         assert end <= seq.num_blocks, f"{end} full blocks computed, {seq.num_blocks} held"
         seq.hash_blocks(end, self.block_size)
         for index in range(seq.num_published, end):
