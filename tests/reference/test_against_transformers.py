@@ -23,7 +23,7 @@ from octavo import LLM, SamplingParams
 from octavo.model.runner import ForwardBatch, ModelRunner
 from octavo.model.source import resolve_model
 from octavo.model.weights import load_model
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.gguf_tokenizer import tokenizer_from_gguf
 
 BLOCK = 16
 
@@ -169,7 +169,7 @@ def test_random_models_are_closer_to_float32_than_transformers_in_bfloat16(case:
 def text_tokens(smollm2_gguf: Path) -> list[int]:
     source = resolve_model(smollm2_gguf)
     assert not isinstance(source.tokenizer_source, Path)
-    return Tokenizer.from_gguf(source.tokenizer_source).encode(topics["dynamic-features"] + topics["with"])[:400]
+    return tokenizer_from_gguf(source.tokenizer_source).encode(topics["dynamic-features"] + topics["with"])[:400]
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from octavo.text.gguf_tokenizer import tokenizer_from_gguf
 from octavo.text.tokenizer import Tokenizer
 
 CONTROL = [
@@ -277,7 +278,7 @@ def make_gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, A
         _write_gguf(path, fields)
         metadata = read_metadata(path)
         reference = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-        return GgufCase(path, metadata, Tokenizer.from_gguf(metadata), reference)
+        return GgufCase(path, metadata, tokenizer_from_gguf(metadata), reference)
 
     return make
 
@@ -304,7 +305,7 @@ def smollm2_case(smollm2_gguf: Path) -> GgufCase:
     """The embedded model's own tokenizer."""
     metadata = read_metadata(smollm2_gguf)
     reference = AutoTokenizer.from_pretrained(smollm2_gguf.parent, gguf_file=smollm2_gguf.name)
-    return GgufCase(smollm2_gguf, metadata, Tokenizer.from_gguf(metadata), reference)
+    return GgufCase(smollm2_gguf, metadata, tokenizer_from_gguf(metadata), reference)
 
 
 def read_metadata(path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
 from octavo.errors import ModelError, UnsupportedModelError
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.gguf_tokenizer import tokenizer_from_gguf
 
 quick = settings(max_examples=150)
 any_text = st.text(max_size=80)
@@ -121,12 +121,12 @@ def test_named_tokens_equal_transformers(case: Any) -> None:
 
 def test_sentencepiece_adds_bos_unless_told_otherwise(sentencepiece: Any) -> None:
     assert sentencepiece.ours.encode("hi")[0] == 1
-    quiet = Tokenizer.from_gguf({**sentencepiece.metadata, "tokenizer.ggml.add_bos_token": False})
+    quiet = tokenizer_from_gguf({**sentencepiece.metadata, "tokenizer.ggml.add_bos_token": False})
     assert quiet.encode("hi") == sentencepiece.ours.encode("hi", add_special_tokens=False)
 
 
 def test_eos_is_added_where_the_file_asks(sentencepiece: Any) -> None:
-    tokenizer = Tokenizer.from_gguf({**sentencepiece.metadata, "tokenizer.ggml.add_eos_token": True})
+    tokenizer = tokenizer_from_gguf({**sentencepiece.metadata, "tokenizer.ggml.add_eos_token": True})
     ids = tokenizer.encode("hi")
     assert (ids[0], ids[-1]) == (1, 2)
 
@@ -150,11 +150,11 @@ def test_of_equal_scores_the_longer_left_part_merges_first(
 def test_llama3_adds_bos_where_the_file_does_not_say(byte_level: Any) -> None:
     metadata = {**byte_level.metadata, "tokenizer.ggml.pre": "llama-bpe"}
     del metadata["tokenizer.ggml.add_bos_token"]
-    assert Tokenizer.from_gguf(metadata).encode("hi")[0] == byte_level.ours.bos_token_id
+    assert tokenizer_from_gguf(metadata).encode("hi")[0] == byte_level.ours.bos_token_id
 
 
 def test_space_prefix_is_obeyed(sentencepiece: Any) -> None:
-    bare = Tokenizer.from_gguf({**sentencepiece.metadata, "tokenizer.ggml.add_space_prefix": False})
+    bare = tokenizer_from_gguf({**sentencepiece.metadata, "tokenizer.ggml.add_space_prefix": False})
     assert bare.token(sentencepiece.ours.encode("the", False)[0]).startswith("▁")
     assert not bare.token(bare.encode("the", False)[0]).startswith("▁")
     assert bare.decode(bare.encode(" the")) == " the"
@@ -165,7 +165,7 @@ def test_end_of_turn_is_taken_from_the_file_or_found_by_name(byte_level: Any) ->
     tokens = byte_level.metadata["tokenizer.ggml.tokens"]
     im_end, eot = tokens.index("<|im_end|>"), tokens.index("<|eot_id|>")
     assert byte_level.ours.eos_token_ids == {im_end, eot}
-    named = Tokenizer.from_gguf({**byte_level.metadata, "tokenizer.ggml.eot_token_id": 0})
+    named = tokenizer_from_gguf({**byte_level.metadata, "tokenizer.ggml.eot_token_id": 0})
     assert named.eos_token_ids == {im_end, 0}
 
 
@@ -173,7 +173,7 @@ def test_tokens_outside_the_byte_alphabet_stay_whole(byte_level: Any) -> None:
     metadata = dict(byte_level.metadata)
     metadata["tokenizer.ggml.tokens"] = [*metadata["tokenizer.ggml.tokens"], "<｜User｜>", "   "]
     metadata["tokenizer.ggml.token_type"] = [*metadata["tokenizer.ggml.token_type"], 3, 4]
-    tokenizer = Tokenizer.from_gguf(metadata)
+    tokenizer = tokenizer_from_gguf(metadata)
     last = tokenizer.vocab_size - 1
     assert tokenizer.vocab_size == len(metadata["tokenizer.ggml.tokens"])
     assert tokenizer.encode("<｜User｜>") == [last - 1]
@@ -200,7 +200,7 @@ def test_bad_metadata_is_refused_by_name(
 ) -> None:
     metadata = {**byte_level.metadata, **{f"tokenizer.ggml.{key}": value for key, value in change.items()}}
     with pytest.raises(error, match=says):
-        Tokenizer.from_gguf(metadata)
+        tokenizer_from_gguf(metadata)
 
 
 def test_named_templates_are_kept_apart(byte_level: Any) -> None:
@@ -209,5 +209,5 @@ def test_named_templates_are_kept_apart(byte_level: Any) -> None:
         "tokenizer.chat_template": "a",
         "tokenizer.chat_template.tool_use": "b",
     }
-    assert Tokenizer.from_gguf(metadata).chat_template == {"default": "a", "tool_use": "b"}
-    assert json.dumps(Tokenizer.from_gguf(byte_level.metadata).chat_template) == "null"
+    assert tokenizer_from_gguf(metadata).chat_template == {"default": "a", "tool_use": "b"}
+    assert json.dumps(tokenizer_from_gguf(byte_level.metadata).chat_template) == "null"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from octavo.errors import InvalidRequestError, ModelError, ModelNotFoundError, UnsupportedModelError
-from octavo.text.tokenizer import Tokenizer
+from octavo.text.folder_tokenizer import tokenizer_from_folder
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def change(path: Path, **fields: Any) -> None:
 
 
 def test_folder_gives_the_ids_transformers_gives(folder: Path, varied_texts: list[str], digit_texts: list[str]) -> None:
-    ours, theirs = Tokenizer.from_folder(folder), AutoTokenizer.from_pretrained(folder)
+    ours, theirs = tokenizer_from_folder(folder), AutoTokenizer.from_pretrained(folder)
     for text in [*varied_texts, *digit_texts]:
         for special in (False, True):
             assert ours.encode(text, special) == theirs(text, add_special_tokens=special)["input_ids"]
@@ -37,7 +37,7 @@ def test_folder_gives_the_ids_transformers_gives(folder: Path, varied_texts: lis
 
 
 def test_folder_and_gguf_agree(folder: Path, case: Any, varied_texts: list[str]) -> None:
-    ours = Tokenizer.from_folder(folder)
+    ours = tokenizer_from_folder(folder)
     assert ours.vocab_size == case.ours.vocab_size
     for text in varied_texts:
         ids = ours.encode(text)
@@ -48,7 +48,7 @@ def test_folder_and_gguf_agree(folder: Path, case: Any, varied_texts: list[str])
 @pytest.mark.parametrize(("bos", "eos"), [(True, False), (False, True), (True, True), (False, False)])
 def test_what_surrounds_a_text_is_for_tokenizer_json_to_say(folder: Path, bos: bool, eos: bool) -> None:
     change(folder / "tokenizer_config.json", add_bos_token=bos, add_eos_token=eos)
-    ours, theirs = Tokenizer.from_folder(folder), AutoTokenizer.from_pretrained(folder)
+    ours, theirs = tokenizer_from_folder(folder), AutoTokenizer.from_pretrained(folder)
     assert ours.encode("hi there") == theirs("hi there")["input_ids"]
     assert (
         ours.encode("hi there", add_special_tokens=False) == theirs("hi there", add_special_tokens=False)["input_ids"]
@@ -59,19 +59,19 @@ def test_every_way_to_end_is_an_end(folder: Path, case: Any) -> None:
     eos = case.reference.eos_token_id
     change(folder / "generation_config.json", eos_token_id=[7, 8])
     change(folder / "config.json", eos_token_id=9)
-    assert Tokenizer.from_folder(folder).eos_token_ids == {eos, 7, 8}
+    assert tokenizer_from_folder(folder).eos_token_ids == {eos, 7, 8}
     (folder / "generation_config.json").unlink()
-    assert Tokenizer.from_folder(folder).eos_token_ids == {eos, 9}
+    assert tokenizer_from_folder(folder).eos_token_ids == {eos, 9}
 
 
 def test_truncation_and_padding_in_the_file_do_nothing(folder: Path) -> None:
     file = folder / "tokenizer.json"
-    expected = Tokenizer.from_folder(folder).encode("a b c d e f")
+    expected = tokenizer_from_folder(folder).encode("a b c d e f")
     truncation = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
     padding = {"strategy": {"Fixed": 50}, "direction": "Left", "pad_to_multiple_of": None}
     padding |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "x"}
     change(file, truncation=truncation, padding=padding)
-    assert Tokenizer.from_folder(folder).encode("a b c d e f") == expected
+    assert tokenizer_from_folder(folder).encode("a b c d e f") == expected
 
 
 def test_special_tokens_may_be_named_in_the_older_file(folder: Path) -> None:
@@ -79,7 +79,7 @@ def test_special_tokens_may_be_named_in_the_older_file(folder: Path) -> None:
     eos = config.pop("eos_token")
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     change(folder / "special_tokens_map.json", eos_token={"content": eos, "lstrip": False})
-    assert Tokenizer.from_folder(folder).special_tokens["eos_token"] == eos
+    assert tokenizer_from_folder(folder).special_tokens["eos_token"] == eos
 
 
 def test_tokens_added_by_the_configuration_are_added(folder: Path, case: Any) -> None:
@@ -88,34 +88,34 @@ def test_tokens_added_by_the_configuration_are_added(folder: Path, case: Any) ->
         folder / "tokenizer_config.json",
         added_tokens_decoder={str(new): {"content": "<extra>", "special": True}},
     )
-    tokenizer = Tokenizer.from_folder(folder)
+    tokenizer = tokenizer_from_folder(folder)
     assert tokenizer.encode("<extra>", add_special_tokens=False) == [new]
     assert tokenizer.is_special(new)
     change(folder / "tokenizer_config.json", added_tokens_decoder={str(new + 5): {"content": "<extra>"}})
     with pytest.raises(ModelError, match=f"id {new + 5}"):
-        Tokenizer.from_folder(folder)
+        tokenizer_from_folder(folder)
 
 
 def test_chat_templates_are_found_where_models_keep_them(folder: Path) -> None:
-    assert Tokenizer.from_folder(folder).chat_template is None
+    assert tokenizer_from_folder(folder).chat_template is None
     change(folder / "tokenizer_config.json", chat_template="config")
-    assert Tokenizer.from_folder(folder).chat_template == "config"
+    assert tokenizer_from_folder(folder).chat_template == "config"
     named = [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]
     change(folder / "tokenizer_config.json", chat_template=named)
-    assert Tokenizer.from_folder(folder).chat_template == {"default": "a", "tool_use": "b"}
+    assert tokenizer_from_folder(folder).chat_template == {"default": "a", "tool_use": "b"}
     (folder / "chat_template.jinja").write_text("file")
-    assert Tokenizer.from_folder(folder).chat_template == {"default": "file", "tool_use": "b"}
+    assert tokenizer_from_folder(folder).chat_template == {"default": "file", "tool_use": "b"}
 
 
 def test_sentencepiece_model_alone_is_refused_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.model").write_bytes(b"\x0a\x0b")
     with pytest.raises(UnsupportedModelError, match=r"tokenizer\.model.*save_pretrained"):
-        Tokenizer.from_folder(tmp_path)
+        tokenizer_from_folder(tmp_path)
 
 
 def test_folder_without_a_tokenizer_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"no tokenizer\.json"):
-        Tokenizer.from_folder(tmp_path)
+        tokenizer_from_folder(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "generation_config.json"])
@@ -123,18 +123,18 @@ def test_folder_without_a_tokenizer_is_not_found(tmp_path: Path) -> None:
 def test_damaged_files_are_named(folder: Path, name: str, content: str) -> None:
     (folder / name).write_text(content)
     with pytest.raises(ModelError, match=name):
-        Tokenizer.from_folder(folder)
+        tokenizer_from_folder(folder)
 
 
 def test_decoders_octavo_does_not_read_are_named(folder: Path) -> None:
     change(folder / "tokenizer.json", decoder={"type": "WordPiece", "prefix": "##", "cleanup": True})
     with pytest.raises(UnsupportedModelError, match="WordPiece"):
-        Tokenizer.from_folder(folder)
+        tokenizer_from_folder(folder)
 
 
 @pytest.mark.parametrize("text", ["\ud800", "half \udfff pair", "\ud83d", 5, None, b"bytes", ["a"]])
 def test_what_is_not_text_is_refused(case: Any, text: Any) -> None:
-    for encode in (case.ours.encode, case.ours.encode_with_offsets):
+    for encode in (case.ours.encode, case.ours.encoding):
         with pytest.raises(InvalidRequestError) as caught:
             encode(text)
         assert caught.value.param == "prompt"
@@ -149,7 +149,8 @@ def test_byte_level_text_survives_the_round_trip(byte_level: Any, text: str) -> 
 @settings(max_examples=200)
 @given(text=st.text(max_size=60))
 def test_offsets_cover_the_bytes_of_each_token(byte_level: Any, text: str) -> None:
-    ids, offsets = byte_level.ours.encode_with_offsets(text)
+    encoding = byte_level.ours.encoding(text, add_special_tokens=False)
+    ids, offsets = encoding.ids, encoding.offsets
     assert ids == byte_level.ours.encode(text, add_special_tokens=False)
     for token_id, (start, end) in zip(ids, offsets, strict=True):
         assert byte_level.ours.token_bytes(token_id) in text[start:end].encode()
@@ -172,7 +173,7 @@ def test_white_space_tokens_have_whole_offsets(folder: Path) -> None:
     config.pop("add_bos_token", None)
     config.pop("add_eos_token", None)
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    _, offsets = Tokenizer.from_folder(folder).encode_with_offsets("a \n\n b")
+    offsets = tokenizer_from_folder(folder).encoding("a \n\n b", add_special_tokens=False).offsets
     assert sorted({end for _, end in offsets})[-1] == 6
     assert all(start < end for start, end in offsets)
 

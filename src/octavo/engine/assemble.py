@@ -20,6 +20,8 @@ from octavo.model.source import resolve_model
 from octavo.model.weights import LoadedModel, load_model
 from octavo.planner import MemoryPlan, plan
 from octavo.text.chat import ChatTemplate, RenderedChat
+from octavo.text.folder_tokenizer import tokenizer_from_folder
+from octavo.text.gguf_tokenizer import tokenizer_from_gguf
 from octavo.text.tokenizer import TemplateSource, Tokenizer
 
 Progress = Callable[[int, int], None]
@@ -167,7 +169,7 @@ def _check_weights_fit(source: ModelSource) -> None:
 
 def _tokenizer(source: ModelSource) -> Tokenizer:
     origin = source.tokenizer_source
-    return Tokenizer.from_folder(origin) if isinstance(origin, Path) else Tokenizer.from_gguf(origin)
+    return tokenizer_from_folder(origin) if isinstance(origin, Path) else tokenizer_from_gguf(origin)
 
 
 def _runner(loaded: LoadedModel, memory: MemoryPlan, config: EngineConfig) -> ModelRunner:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
@@ -18,6 +16,9 @@ TemplateSource = str | Mapping[str, str]
 
 class Tokenizer:
     """A model's tokenizer. Safe to use from several threads.
+
+    :func:`octavo.text.folder_tokenizer.tokenizer_from_folder` and
+    :func:`octavo.text.gguf_tokenizer.tokenizer_from_gguf` make one.
 
     Attributes:
         vocab_size: one more than the highest token id. The model's own vocabulary may be larger (padded),
@@ -61,22 +62,6 @@ class Tokenizer:
         eos = self._named_id("eos_token")
         self.eos_token_ids = frozenset(eos_token_ids) | (frozenset() if eos is None else {eos})
 
-    @classmethod
-    def from_folder(cls, path: str | Path) -> Tokenizer:
-        """Read ``tokenizer.json`` and its companions; see :mod:`octavo.text.folder_tokenizer`."""
-        # Imported here because that file makes Tokenizers.
-        from octavo.text.folder_tokenizer import tokenizer_from_folder
-
-        return tokenizer_from_folder(Path(path))
-
-    @classmethod
-    def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
-        """Build from a GGUF file's ``tokenizer.*`` metadata; see :mod:`octavo.text.gguf_tokenizer`."""
-        # Imported here because that file makes Tokenizers.
-        from octavo.text.gguf_tokenizer import tokenizer_from_gguf
-
-        return tokenizer_from_gguf(metadata)
-
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of ``text``. Special tokens written out in the text become those tokens.
 
@@ -88,23 +73,11 @@ class Tokenizer:
         """
         return self.encoding(text, add_special_tokens).ids
 
-    def encode_with_offsets(
-        self, text: str, add_special_tokens: bool = False
-    ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Token ids, and for each the characters ``[start, end)`` of ``text`` it covers.
-
-        Several tokens that share one character all cover it. Tokens added around the text cover none: ``(0,
-        0)``.
-
-        Raises:
-            InvalidRequestError: as :meth:`encode`.
-        """
-        encoding = self.encoding(text, add_special_tokens)
-        return encoding.ids, encoding.offsets
-
     def encoding(self, text: str, add_special_tokens: bool = True) -> Encoding:
-        """The library's own result, whose ``ids`` and ``offsets`` become Python lists only when they are
-        read.
+        """The library's own result, whose ``ids`` and ``offsets`` become Python lists only when they are read.
+
+        ``offsets``: for each token the characters ``[start, end)`` of ``text`` it covers. Several tokens that share
+        one character all cover it. Tokens added around the text cover none: ``(0, 0)``.
 
         Raises:
             InvalidRequestError: as :meth:`encode`.
