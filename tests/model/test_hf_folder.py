@@ -173,10 +173,12 @@ def test_describing_a_model_reads_no_weights(folder):
 
 
 def test_end_tokens_come_from_the_generation_config_first(folder):
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 6, 5], "top_p": 0.9}))
-    source = HfFolder(folder, "model")
-    assert source.eos_token_ids == (5, 6)
-    assert source.generation_config["top_p"] == 0.9
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 6, 5]}))
+    assert HfFolder(folder, "model").eos_token_ids == (5, 6)
+    (folder / "generation_config.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": 9}))
+    assert HfFolder(folder, "model").eos_token_ids == (9,)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 96}))
     with pytest.raises(UnsupportedModelError, match="eos_token_id 96 is not a token"):
         HfFolder(folder, "model")
@@ -190,4 +192,7 @@ def test_chat_templates_are_found_where_transformers_looks(folder):
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
     assert HfFolder(folder, "model").chat_template == {"default": "a", "tool_use": "b"}
     (folder / "chat_template.jinja").write_text("new")
-    assert HfFolder(folder, "model").chat_template == "new"
+    assert HfFolder(folder, "model").chat_template == "new", "files take the place of what the configuration says"
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("tools")
+    assert HfFolder(folder, "model").chat_template == {"default": "new", "tool_use": "tools"}

@@ -300,7 +300,7 @@ def test_rendering_leaves_the_arguments_alone(byte_level: Any, template: str) ->
 
 
 def test_embedded_model_chats_as_in_transformers(smollm2_case: Any) -> None:
-    chat = ChatTemplate(smollm2_case.ours.chat_template, smollm2_case.ours)
+    chat = ChatTemplate(smollm2_case.metadata["tokenizer.chat_template"], smollm2_case.ours)
     for messages in CONVERSATIONS.values():
         rendered = chat.render(messages)
         reference = smollm2_case.reference

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -107,7 +106,6 @@ def test_embedded_model_names_its_tokens(smollm2_case: Any) -> None:
     assert ours.vocab_size == 49152
     assert (ours.bos_token_id, ours.eos_token_ids) == (1, frozenset({2}))
     assert ours.special_tokens == smollm2_case.reference.special_tokens_map
-    assert ours.chat_template == smollm2_case.reference.chat_template
     assert ours.encode("hi") == ours.encode("hi", add_special_tokens=False)
 
 
@@ -201,13 +199,3 @@ def test_bad_metadata_is_refused_by_name(
     metadata = {**byte_level.metadata, **{f"tokenizer.ggml.{key}": value for key, value in change.items()}}
     with pytest.raises(error, match=says):
         tokenizer_from_gguf(metadata)
-
-
-def test_named_templates_are_kept_apart(byte_level: Any) -> None:
-    metadata = {
-        **byte_level.metadata,
-        "tokenizer.chat_template": "a",
-        "tokenizer.chat_template.tool_use": "b",
-    }
-    assert tokenizer_from_gguf(metadata).chat_template == {"default": "a", "tool_use": "b"}
-    assert json.dumps(tokenizer_from_gguf(byte_level.metadata).chat_template) == "null"

@@ -154,7 +154,7 @@ def assemble(
         max_model_len=memory.max_model_len,
         seconds=time.perf_counter() - began,
     )
-    return Assembly(engine, tokenizer, source.chat_template or tokenizer.chat_template, summary)
+    return Assembly(engine, tokenizer, source.chat_template, summary)
 
 
 def _check_weights_fit(source: ModelSource) -> None:

@@ -34,8 +34,7 @@ class ModelSource(ABC):
         spec: what it computes.
         tokenizer_source: what the text room builds a tokenizer from: a folder, or GGUF metadata.
         chat_template: the template's text, several by name, or ``None``.
-        eos_token_ids: tokens that end a reply.
-        generation_config: the model's own sampling defaults, as its authors wrote them.
+        eos_token_ids: tokens that end a reply, by its configuration; the tokenizer may know more.
     """
 
     name: str
@@ -44,7 +43,6 @@ class ModelSource(ABC):
     tokenizer_source: Path | Mapping[str, Any]
     chat_template: str | dict[str, str] | None
     eos_token_ids: tuple[int, ...]
-    generation_config: Mapping[str, Any]
 
     @property
     @abstractmethod

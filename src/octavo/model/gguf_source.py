@@ -48,15 +48,12 @@ class GgufSource(ModelSource):
         UnsupportedModelError: it asks for what Octavo does not do.
     """
 
-    generation_config: dict[str, Any]
-
     def __init__(self, path: Path, name: str) -> None:
         self.name = name
         self.location = path
         self._file = GgufFile(path)
         metadata = self._file.metadata
         self.tokenizer_source = metadata
-        self.generation_config = {}
         self.spec = spec_from_gguf(
             metadata,
             tie_word_embeddings="output.weight" not in self._file.tensors,

@@ -65,8 +65,8 @@ class HfFolder(ModelSource):
             raise ModelNotFoundError(_what_is_there(folder))
         config = _read_json(folder / "config.json")
         self.spec = spec_from_hf_config(config)
-        self.generation_config = _read_json(folder / "generation_config.json", missing={})
-        self.eos_token_ids = _eos_token_ids(self.generation_config, config, self.spec)
+        generation_config = _read_json(folder / "generation_config.json", missing={})
+        self.eos_token_ids = _eos_token_ids(generation_config, config, self.spec)
         self.chat_template = _chat_template(folder)
 
     @property

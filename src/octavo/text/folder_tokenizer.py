@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Backend
 
 from octavo.errors import ModelError, ModelNotFoundError, UnsupportedModelError
 from octavo.text.postprocess import keep_whole_offsets, mark_special
-from octavo.text.tokenizer import TemplateSource, Tokenizer
+from octavo.text.tokenizer import Tokenizer
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -22,9 +22,7 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
 
     ``tokenizer.json`` is the tokenizer, and what goes around a text is its to say (as in transformers, which
     leaves ``add_bos_token`` and ``add_eos_token`` in the configuration unread). ``tokenizer_config.json`` and
-    ``special_tokens_map.json`` name the special tokens, may add tokens, and may hold the chat template, which
-    ``chat_template.jinja`` overrides. ``generation_config.json``, or else ``config.json``, lists what ends a
-    generation.
+    ``special_tokens_map.json`` name the special tokens and may add tokens.
 
     Raises:
         ModelNotFoundError: the folder has no tokenizer.
@@ -32,17 +30,13 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
         ModelError: a file is damaged.
     """
     backend = _backend(folder)
-    config = _read_json(folder / "tokenizer_config.json")
+    config_path = folder / "tokenizer_config.json"
+    config = _read_json(config_path)
     named = _named_tokens(config, _read_json(folder / "special_tokens_map.json"))
-    _add_tokens(backend, config.get("added_tokens_decoder") or {}, folder)
+    _add_tokens(backend, config.get("added_tokens_decoder") or {}, config_path)
     mark_special(backend, set(named.values()))
     keep_whole_offsets(backend)
-    return Tokenizer(
-        backend,
-        special_tokens=named,
-        eos_token_ids=_eos_ids(folder),
-        chat_template=_chat_template(folder, config),
-    )
+    return Tokenizer(backend, special_tokens=named)
 
 
 def _backend(folder: Path) -> Backend:
@@ -66,7 +60,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise ModelError(f"{path} must hold a JSON object; it holds {type(content).__name__}")
@@ -83,43 +77,22 @@ def _named_tokens(config: Mapping[str, Any], special_map: Mapping[str, Any]) -> 
     return named
 
 
-def _add_tokens(backend: Backend, listed: Mapping[str, Any], folder: Path) -> None:
+def _add_tokens(backend: Backend, listed: Any, path: Path) -> None:
     """Add the tokens ``tokenizer_config.json`` lists that ``tokenizer.json`` lacks, in order of their ids."""
     present = backend.get_added_tokens_decoder()
-    for token_id, fields in sorted((int(key), value) for key, value in listed.items()):
-        if token_id in present:
-            continue
-        flags = {flag: fields[flag] for flag in ("single_word", "lstrip", "rstrip", "normalized") if flag in fields}
-        backend.add_tokens([AddedToken(fields["content"], special=bool(fields.get("special")), **flags)])
-        if backend.token_to_id(fields["content"]) != token_id:
+    try:
+        tokens = {int(key): _added_token(fields) for key, fields in listed.items() if int(key) not in present}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{path}: added_tokens_decoder does not map ids to tokens ({error!r})") from error
+    for token_id, token in sorted(tokens.items(), key=lambda item: item[0]):
+        backend.add_tokens([token])
+        if backend.token_to_id(token.content) != token_id:
             raise ModelError(
-                f"{folder / 'tokenizer_config.json'} gives token {fields['content']!r} the id {token_id}; "
-                f"tokenizer.json gives it {backend.token_to_id(fields['content'])}"
+                f"{path} gives token {token.content!r} the id {token_id}; "
+                f"tokenizer.json gives it {backend.token_to_id(token.content)}"
             )
 
 
-def _eos_ids(folder: Path) -> list[int]:
-    for name in ("generation_config.json", "config.json"):
-        value = _read_json(folder / name).get("eos_token_id")
-        if value is not None:
-            ids = value if isinstance(value, list) else [value]
-            if not all(isinstance(id_, int) and not isinstance(id_, bool) and id_ >= 0 for id_ in ids):
-                raise ModelError(f"{folder / name}: eos_token_id must be a token id or a list of them; got {value!r}")
-            return ids
-    return []
-
-
-def _chat_template(folder: Path, config: Mapping[str, Any]) -> TemplateSource | None:
-    templates: dict[str, str] = {}
-    source = config.get("chat_template")
-    if isinstance(source, str):
-        templates["default"] = source
-    elif isinstance(source, list):
-        templates.update((entry["name"], entry["template"]) for entry in source)
-    if (folder / "chat_template.jinja").is_file():
-        templates["default"] = (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
-        templates[path.stem] = path.read_text(encoding="utf-8")
-    if list(templates) == ["default"]:
-        return templates["default"]
-    return templates or None
+def _added_token(fields: Mapping[str, Any]) -> AddedToken:
+    flags = {flag: fields[flag] for flag in ("single_word", "lstrip", "rstrip", "normalized") if flag in fields}
+    return AddedToken(fields["content"], special=bool(fields.get("special")), **flags)

@@ -26,7 +26,7 @@ from tokenizers.models import BPE
 from octavo.errors import ModelError, UnsupportedModelError
 from octavo.text.pieces import byte_alphabet
 from octavo.text.postprocess import keep_whole_offsets, mark_special, surround
-from octavo.text.tokenizer import TemplateSource, Tokenizer
+from octavo.text.tokenizer import Tokenizer
 
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # tokenizer.ggml.token_type
 _NAMED = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
@@ -62,8 +62,8 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     ``metadata`` maps the file's keys to strings, numbers, and lists of them. Read are, under
     ``tokenizer.ggml.``: ``model``, ``pre``, ``tokens``, ``token_type``, ``merges``, ``scores``,
     ``add_bos_token``, ``add_eos_token``, ``add_space_prefix`` and the ids ``bos``, ``eos``, ``eot``,
-    ``unknown``, ``padding``; and ``tokenizer.chat_template`` with its named variants. A file that names no
-    end of turn has the first of the usual ones that is a control token of its vocabulary.
+    ``unknown``, ``padding``. A file that names no end of turn has the first of the usual ones that is a control token
+    of its vocabulary.
 
     Raises:
         UnsupportedModelError: the kind of vocabulary or of splitting is one Octavo does not know; the message
@@ -97,12 +97,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
         named.get("eos_token") if fields.flag("add_eos_token", False) else None,
     )
     keep_whole_offsets(backend)
-    return Tokenizer(
-        backend,
-        special_tokens=named,
-        eos_token_ids=_turn_ends(fields),
-        chat_template=_chat_template(metadata),
-    )
+    return Tokenizer(backend, special_tokens=named, eos_token_ids=_turn_ends(fields))
 
 
 class _Fields:
@@ -229,12 +224,3 @@ def _turn_ends(fields: _Fields) -> list[int]:
         return [eot]
     control = {fields.tokens[i]: i for i, kind in enumerate(fields.types) if kind == _CONTROL}
     return [control[token] for token in _TURN_ENDS if token in control][:1]
-
-
-def _chat_template(metadata: Mapping[str, Any]) -> TemplateSource | None:
-    default = metadata.get("tokenizer.chat_template")
-    prefix = "tokenizer.chat_template."
-    named = {key.removeprefix(prefix): text for key, text in metadata.items() if key.startswith(prefix)}
-    if not named:
-        return default
-    return named if default is None else {"default": default, **named}

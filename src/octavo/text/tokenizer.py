@@ -24,12 +24,11 @@ class Tokenizer:
         vocab_size: one more than the highest token id. The model's own vocabulary may be larger (padded),
             never smaller.
         bos_token_id: the token a text begins with, if the model has one.
-        eos_token_ids: every token that ends a generation: end of text, end of turn, and those the model's
-            generation configuration lists.
+        eos_token_ids: tokens that the vocabulary says end a generation: end of text, end of turn. The model's
+            configuration may list more.
         special_tokens: the named special tokens as text (``bos_token``, ``eos_token``, ...), as templates see
             them.
         strips_leading_space: the first token of a text carries a space that is not part of the text.
-        chat_template: the template that came with the model, if one did.
     """
 
     def __init__(
@@ -38,7 +37,6 @@ class Tokenizer:
         *,
         special_tokens: Mapping[str, str],
         eos_token_ids: Iterable[int] = (),
-        chat_template: TemplateSource | None = None,
     ) -> None:
         """Take over ``backend``: truncation, padding and trimmed offsets are switched off in it.
 
@@ -53,7 +51,6 @@ class Tokenizer:
         self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self.special_tokens = dict(special_tokens)
         self.strips_leading_space = spelling.strip_space
-        self.chat_template = chat_template
         self._backend = backend
         self._special_ids = frozenset(id_ for id_, token in added.items() if token.special)
         self._all_pieces = PieceTable(backend, spelling, self.vocab_size, contents, frozenset())
