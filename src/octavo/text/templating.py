@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sized
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -11,10 +11,14 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from octavo.errors import TemplateError
+
+MAX_CHARACTERS = 2**26
+"""Most that a template may write, and most that one multiplication in it may make: far beyond any context."""
 
 
 class CompiledTemplate:
@@ -24,7 +28,7 @@ class CompiledTemplate:
         """Compile ``source``.
 
         Raises:
-            TemplateError: it is not valid jinja2.
+            TemplateError: it is not valid jinja2, or beyond what can be compiled.
         """
         try:
             self._template = _environment().from_string(source)
@@ -32,6 +36,10 @@ class CompiledTemplate:
             raise TemplateError(
                 f"the chat template is not valid: {error.message} (line {error.lineno})",
                 param="chat_template",
+            ) from error
+        except Exception as error:  # nested too deep for the compiler, half a surrogate pair, a constant that overflows
+            raise TemplateError(
+                f"the chat template cannot be compiled: {type(error).__name__}: {error}", param="chat_template"
             ) from error
 
     def render(self, variables: dict[str, Any]) -> str:
@@ -41,7 +49,7 @@ class CompiledTemplate:
             TemplateError: the template refused (``raise_exception``) or failed; the message is its own.
         """
         try:
-            return self._template.render(variables)
+            return "".join(_bounded(self._template.generate(variables)))
         except jinja2.TemplateError as error:
             raise TemplateError(f"the chat template refuses this: {error}", param="messages") from error
         except Exception as error:  # a template is a program: it can fail in any way
@@ -50,10 +58,39 @@ class CompiledTemplate:
             ) from error
 
 
+def _bounded(pieces: Iterable[str]) -> Iterator[str]:
+    """``pieces``, unless they come to more than a template may write."""
+    size = 0
+    for piece in pieces:
+        size += len(piece)
+        if size > MAX_CHARACTERS:
+            raise jinja2.TemplateRuntimeError(f"it writes more than {MAX_CHARACTERS:,} characters")
+        yield piece
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """jinja2's sandbox, in which one short expression cannot take all memory either."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if _parts_made(operator, left, right) > MAX_CHARACTERS:
+            raise jinja2.exceptions.SecurityError(
+                f"{operator} would make a value of more than {MAX_CHARACTERS:,} parts"
+            )
+        return super().call_binop(context, operator, left, right)
+
+
+def _parts_made(operator: str, left: Any, right: Any) -> int:
+    """How large a product or a power will be: items of a sequence, or bits of a whole number."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
+    sequence, count = (right, left) if isinstance(left, int) else (left, right)
+    return len(sequence) * count if isinstance(sequence, Sized) and isinstance(count, int) else 0
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
-    )
+    environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols])
     environment.filters["tojson"] = _tojson
     environment.globals.update(
         raise_exception=_raise_exception, strftime_now=_strftime_now, dict=_Dict(), namespace=_Namespace
