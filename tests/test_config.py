@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from octavo.config import EngineConfig, parse_bytes, user_cache
-from octavo.errors import ConfigError
+from octavo.errors import ConfigError, shown
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_size_is_a_number_of_bytes_or_has_a_unit(size: int | str, expected: in
 def test_what_is_no_size_is_refused_with_what_was_given(size: object) -> None:
     with pytest.raises(ConfigError, match="size") as refused:
         parse_bytes(size)  # type: ignore[arg-type]
-    assert repr(size) in str(refused.value)
+    assert shown(size) in str(refused.value)
 
 
 OUT_OF_RANGE = [

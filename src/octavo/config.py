@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from octavo.errors import ConfigError
+from octavo.errors import ConfigError, shown
 
 _UNITS = {
     "": 1,
@@ -36,17 +36,17 @@ def parse_bytes(size: int | str) -> int:
             can address.
     """
     if isinstance(size, bool) or not isinstance(size, (int, str)):
-        raise ConfigError(f"a size is a number of bytes or a text such as '512MiB'; got {size!r}")
+        raise ConfigError(f"a size is a number of bytes or a text such as '512MiB'; got {shown(size)}")
     if isinstance(size, int):
         value = size
     else:
         match = _SIZE.fullmatch(size)
         unit = match.group(2).lower() if match else None
         if match is None or unit not in _UNITS:
-            raise ConfigError(f"cannot read {size!r} as a size; write a number of bytes, or '512MiB', '2GB'")
+            raise ConfigError(f"cannot read {shown(size)} as a size; write a number of bytes, or '512MiB', '2GB'")
         value = int(float(match.group(1)) * _UNITS[unit])
     if not 0 < value <= MAX_BYTES:
-        raise ConfigError(f"a size must be positive and at most {MAX_BYTES:,} bytes; got {size!r}")
+        raise ConfigError(f"a size must be positive and at most {MAX_BYTES:,} bytes; got {shown(size)}")
     return value
 
 
@@ -105,15 +105,17 @@ class EngineConfig:
             object.__setattr__(self, "kv_memory", parse_bytes(self.kv_memory))
         share = self.kv_memory_share
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
-            raise ConfigError(f"kv_memory_share must lie between 0 and 1; got {share!r}")
+            raise ConfigError(f"kv_memory_share must lie between 0 and 1; got {shown(share)}")
         if self.max_model_len is not None:
             _check_int("max_model_len", self.max_model_len, 1, 2**31 - 1)
         _check_int("max_num_seqs", self.max_num_seqs, 1, 4096)
         _check_int("max_num_batched_tokens", self.max_num_batched_tokens, 1, 2**16)
         if not isinstance(self.enable_prefix_caching, bool):
-            raise ConfigError(f"enable_prefix_caching must be True or False; got {self.enable_prefix_caching!r}")
-        if self.kv_dtype != "bf16":
-            raise ConfigError(f"kv_dtype must be 'bf16'; got {self.kv_dtype!r}")
+            raise ConfigError(f"enable_prefix_caching must be True or False; got {shown(self.enable_prefix_caching)}")
+        if not isinstance(self.kv_dtype, str) or self.kv_dtype != "bf16":
+            raise ConfigError(f"kv_dtype must be 'bf16'; got {shown(self.kv_dtype)}")
+        if self.isa is not None and not isinstance(self.isa, str):
+            raise ConfigError(f"isa must be the name of an instruction set; got {shown(self.isa)}")
         if self.threads is not None:
             _check_int("threads", self.threads, 1, 256)
         if self.seed is not None:
@@ -127,4 +129,4 @@ class EngineConfig:
 
 def _check_int(name: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigError(f"{name} must be a whole number from {low} to {high}; got {value!r}")
+        raise ConfigError(f"{name} must be a whole number from {low} to {high}; got {shown(value)}")

@@ -6,6 +6,8 @@ Each message says what was given, what is allowed and, where there is one, what 
 
 from __future__ import annotations
 
+_LONGEST_SHOWN = 200
+
 
 class OctavoError(Exception):
     """Base of everything Octavo raises on purpose."""
@@ -58,3 +60,12 @@ class TemplateError(InvalidRequestError):
 
 class EngineDeadError(OctavoError):
     """The engine failed earlier and serves nothing more. ``__cause__`` is the first failure."""
+
+
+def shown(value: object) -> str:
+    """``repr(value)`` as a message may quote it: short, and for any value, since not every one can be printed."""
+    try:
+        text = repr(value)
+    except Exception:  # a number with more digits than Python prints, or a broken __repr__ of the caller's own
+        return f"a value of type {type(value).__name__} that cannot be shown"
+    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."

@@ -295,11 +295,13 @@ def _prompt_list(prompts: Any) -> list[Prompt]:
     """One prompt or several as a list; a flat sequence of numbers is one."""
     if isinstance(prompts, (str, bytes, Mapping)):
         return [prompts]  # type: ignore[list-item]
-    if not hasattr(prompts, "__iter__"):
+    try:
+        given = iter(prompts)
+    except TypeError as error:
         raise InvalidRequestError(
             f"prompts must be a prompt or a list of prompts; got {type(prompts).__name__}", param="prompts"
-        )
-    listed = list(prompts)
+        ) from error
+    listed = list(given)
     return [listed] if listed and _is_number(listed[0]) else listed
 
 

@@ -90,7 +90,7 @@ class Assembly:
             InvalidRequestError: these are not messages.
         """
         if add_generation_prompt is None:
-            add_generation_prompt = not continue_final_message
+            add_generation_prompt = continue_final_message is False
         return self._chat_template(chat_template).render(
             messages,
             tools=tools,

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias, TypedDict
 
 from octavo.engine.request import RequestGroup
 from octavo.engine.sampling_params import SamplingParams
-from octavo.errors import ContextLengthError, InvalidRequestError
+from octavo.errors import ContextLengthError, InvalidRequestError, shown
 from octavo.text.chat import RenderedChat
 from octavo.text.tokenizer import Tokenizer, check_text
 
@@ -114,10 +114,9 @@ class Intake:
         text: object
         tokens: object
         if isinstance(prompt, Mapping):
-            unknown = sorted(set(prompt) - {"prompt", "prompt_token_ids"})
-            if unknown or not prompt:
+            if not prompt or set(prompt) - {"prompt", "prompt_token_ids"}:
                 raise InvalidRequestError(
-                    f"a prompt mapping has 'prompt', 'prompt_token_ids', or both; got {sorted(prompt)}",
+                    f"a prompt mapping has 'prompt', 'prompt_token_ids', or both; got {shown(list(prompt))}",
                     param="prompt",
                 )
             text, tokens = prompt.get("prompt"), prompt.get("prompt_token_ids")
@@ -148,7 +147,7 @@ class Intake:
         if low < 0 or high >= self.vocab_size:
             wrong = low if low < 0 else high
             raise InvalidRequestError(
-                f"token id {wrong} is not in this model's vocabulary of 0 to {self.vocab_size - 1}",
+                f"token id {shown(wrong)} is not in this model's vocabulary of 0 to {self.vocab_size - 1}",
                 param="prompt",
             )
         return token_ids
@@ -202,16 +201,17 @@ def as_prompt(rendered: RenderedChat) -> PromptFields:
 def _check_options(options: RequestOptions) -> tuple[int, bytes, float | None]:
     priority, salt, timeout = options
     if isinstance(priority, bool) or not isinstance(priority, int):
-        raise InvalidRequestError(f"priority must be a whole number; got {priority!r}", param="priority")
+        raise InvalidRequestError(f"priority must be a whole number; got {shown(priority)}", param="priority")
     if not isinstance(salt, (str, bytes)):
-        raise InvalidRequestError(f"cache_salt must be text or bytes; got {salt!r}", param="cache_salt")
+        raise InvalidRequestError(f"cache_salt must be text or bytes; got {shown(salt)}", param="cache_salt")
     if isinstance(salt, str):
         check_text(salt, "cache_salt")
         salt = salt.encode()
     number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
     if timeout is not None and not (number and 0 < timeout <= MAX_TIMEOUT):
         raise InvalidRequestError(
-            f"timeout must be a number of seconds above 0 and at most {MAX_TIMEOUT:,.0f}, or None; got {timeout!r}",
+            f"timeout must be a number of seconds above 0 and at most {MAX_TIMEOUT:,.0f}, or None; "
+            f"got {shown(timeout)}",
             param="timeout",
         )
     return priority, salt, timeout
@@ -220,5 +220,5 @@ def _check_options(options: RequestOptions) -> tuple[int, bytes, float | None]:
 def _as_int(token: object) -> int:
     """A token id from another library's integer (numpy, torch)."""
     if isinstance(token, bool):
-        raise TypeError(f"got {token!r}")
+        raise TypeError(f"got {shown(token)}")
     return operator.index(token)  # type: ignore[arg-type]

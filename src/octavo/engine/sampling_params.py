@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from octavo.errors import InvalidRequestError
+from octavo.errors import InvalidRequestError, shown
 
 MAX_LOGPROBS = 20
 """Most alternatives reported beside a token."""
@@ -96,10 +96,11 @@ class SamplingParams:
                 _whole(name, getattr(self, name), 0, MAX_LOGPROBS)
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
-                raise InvalidRequestError(f"{name} must be True or False; got {getattr(self, name)!r}", param=name)
+                raise InvalidRequestError(f"{name} must be True or False; got {shown(getattr(self, name))}", param=name)
         object.__setattr__(self, "logit_bias", _logit_bias(self.logit_bias))
         object.__setattr__(self, "stop", _stop_strings(self.stop))
-        object.__setattr__(self, "stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids or ()))
+        stop_token_ids = () if self.stop_token_ids is None else self.stop_token_ids
+        object.__setattr__(self, "stop_token_ids", _token_ids("stop_token_ids", stop_token_ids))
         if self.allowed_token_ids is not None:
             allowed = _token_ids("allowed_token_ids", self.allowed_token_ids)
             if not allowed:
@@ -135,7 +136,7 @@ _FLAGS = (
 
 def _whole(name: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidRequestError(f"{name} must be a whole number from {low} to {high}; got {value!r}", param=name)
+        raise InvalidRequestError(f"{name} must be a whole number from {low} to {high}; got {shown(value)}", param=name)
 
 
 def _real(name: str, value: object, low: float, high: float, *, above: bool = False) -> None:
@@ -143,7 +144,7 @@ def _real(name: str, value: object, low: float, high: float, *, above: bool = Fa
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not low <= value <= high or (above and value == low):  # type: ignore[operator]
         bounds = f"above {low:g} and at most {high:g}" if above else f"from {low:g} to {high:g}"
-        raise InvalidRequestError(f"{name} must be a number {bounds}; got {value!r}", param=name)
+        raise InvalidRequestError(f"{name} must be a number {bounds}; got {shown(value)}", param=name)
 
 
 def _logit_bias(bias: object) -> Mapping[int, float]:
@@ -151,7 +152,7 @@ def _logit_bias(bias: object) -> Mapping[int, float]:
         return {}
     if not isinstance(bias, Mapping):
         raise InvalidRequestError(
-            f"logit_bias must map token ids to numbers from -100 to 100; got {bias!r}", param="logit_bias"
+            f"logit_bias must map token ids to numbers from -100 to 100; got {shown(bias)}", param="logit_bias"
         )
     for token, value in bias.items():
         _whole("logit_bias", token, 0, _INT32_MAX)
@@ -164,14 +165,14 @@ def _stop_strings(stop: object) -> tuple[str, ...]:
     valid = isinstance(strings, Sequence) and all(isinstance(text, str) and text for text in strings)
     if not valid or len(strings) > MAX_STOP_STRINGS:  # type: ignore[arg-type]
         raise InvalidRequestError(
-            f"stop must be one to {MAX_STOP_STRINGS} non-empty strings; got {stop!r}", param="stop"
+            f"stop must be one to {MAX_STOP_STRINGS} non-empty strings; got {shown(stop)}", param="stop"
         )
     return tuple(strings)  # type: ignore[arg-type]
 
 
 def _token_ids(name: str, tokens: object) -> tuple[int, ...]:
     if isinstance(tokens, (str, bytes)) or not isinstance(tokens, Sequence):
-        raise InvalidRequestError(f"{name} must be a list of token ids; got {tokens!r}", param=name)
+        raise InvalidRequestError(f"{name} must be a list of token ids; got {shown(tokens)}", param=name)
     for token in tokens:
         _whole(name, token, 0, _INT32_MAX)
     return tuple(tokens)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from octavo.errors import InvalidRequestError, TemplateError
+from octavo.errors import InvalidRequestError, TemplateError, shown
 from octavo.text.messages import (
     Message,
     checked_documents,
@@ -70,11 +70,11 @@ class ChatTemplate:
         Raises:
             TemplateError: there is none (``None``), or one is not valid jinja2.
         """
-        if not source:
+        if source is None or (isinstance(source, (str, Mapping)) and not source):
             raise TemplateError(
                 "this model has no chat template; give one, or send a plain prompt", param="chat_template"
             )
-        sources = {"default": source} if isinstance(source, str) else dict(source)
+        sources = {"default": source} if isinstance(source, str) else _checked_sources(source)
         self._templates = {name: _Template(text) for name, text in sources.items()}
         self._tokenizer = tokenizer
 
@@ -103,6 +103,12 @@ class ChatTemplate:
             InvalidRequestError: the arguments are not of that form; ``param`` says where.
             TemplateError: the template refuses this conversation, or drops what is to be continued.
         """
+        for name, flag in (
+            ("add_generation_prompt", add_generation_prompt),
+            ("continue_final_message", continue_final_message),
+        ):
+            if not isinstance(flag, bool):
+                raise InvalidRequestError(f"{name} must be True or False; got {shown(flag)}", param=name)
         if add_generation_prompt and continue_final_message:
             raise InvalidRequestError(
                 "continue_final_message continues the last message, add_generation_prompt begins another; "
@@ -195,9 +201,22 @@ def _cut_open(rendered: str, last_text: str) -> str:
     return rendered[:at] if rendered.startswith(_OPEN_END, at) else rendered[:at].rstrip()
 
 
+def _checked_sources(sources: object) -> dict[str, str]:
+    """Several templates by name."""
+    if not isinstance(sources, Mapping) or not all(isinstance(text, str) for item in sources.items() for text in item):
+        raise TemplateError(
+            f"a chat template is a text, or several texts by name; got {shown(sources)}", param="chat_template"
+        )
+    return dict(sources)
+
+
 def _checked_kwargs(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
     if kwargs is None:
         return {}
+    if not isinstance(kwargs, Mapping):
+        raise InvalidRequestError(
+            f"a template's variables are a mapping from their names; got {shown(kwargs)}", param="template_kwargs"
+        )
     taken = next((name for name in _RESERVED if name in kwargs), None)
     if taken is not None:
         raise InvalidRequestError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from octavo.errors import InvalidRequestError
+from octavo.errors import InvalidRequestError, shown
 
 Message = dict[str, Any]
 
@@ -79,9 +79,9 @@ def plain(value: object, param: str, depth: int = 0) -> Any:
     if isinstance(value, float):
         return float(value)
     if isinstance(value, Mapping):
-        wrong = next((key for key in value if not isinstance(key, str)), None)
-        if wrong is not None:
-            raise InvalidRequestError(f"{param} must have text keys; it has {wrong!r}", param=param)
+        for key in value:
+            if not isinstance(key, str):
+                raise InvalidRequestError(f"{param} must have text keys; it has {shown(key)}", param=param)
         return {str.__str__(key): plain(item, f"{param}.{key}", depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item, f"{param}[{index}]", depth + 1) for index, item in enumerate(value)]
@@ -110,7 +110,7 @@ def _message(message: object, param: str) -> Message:
     copy = {key: value for key, value in _object(message, param).items() if value is not None}
     role = copy.get("role")
     if not isinstance(role, str) or not role:
-        raise InvalidRequestError(f"{param}.role must be text such as 'user'; got {role!r}", param=f"{param}.role")
+        raise InvalidRequestError(f"{param}.role must be text such as 'user'; got {shown(role)}", param=f"{param}.role")
     if "content" in copy:
         copy["content"] = _content(copy["content"], f"{param}.content")
     elif not (role == "assistant" and copy.get("tool_calls")):
@@ -145,7 +145,8 @@ def _content(content: object, param: str) -> str | list[dict[str, str]]:
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, dict) else type(part).__name__
             raise InvalidRequestError(
-                f'{param}[{index}] must be {{"type": "text", "text": ...}}, for Octavo runs text models; got {kind!r}',
+                f'{param}[{index}] must be {{"type": "text", "text": ...}}, for Octavo runs text models; '
+                f"got {shown(kind)}",
                 param=f"{param}[{index}]",
             )
         parts.append({"type": "text", "text": part["text"]})
@@ -159,6 +160,6 @@ def _check_tool_calls(calls: object, param: str) -> None:
         function = call.get("function", call) if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise InvalidRequestError(
-                f'{param}[{index}] must be {{"function": {{"name": ..., "arguments": ...}}}}; got {call!r}',
+                f'{param}[{index}] must be {{"function": {{"name": ..., "arguments": ...}}}}; got {shown(call)}',
                 param=f"{param}[{index}]",
             )
