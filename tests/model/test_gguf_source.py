@@ -8,7 +8,7 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from octavo.errors import ModelError, UnsupportedModelError, WeightsError
 from octavo.model.gguf_source import GgufSource
-from octavo.model.hf_folder import HfFolder, _tensor_key
+from octavo.model.hf_folder import TENSOR_NAMES, HfFolder
 
 
 def read(source) -> dict:
@@ -24,7 +24,7 @@ def test_the_embedded_model_dequantises_as_in_transformers(smollm2_gguf):
     assert len(reference) == len(tensors) == 272
     for name, weight in reference.items():
         bits = weight.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
-        np.testing.assert_array_equal(tensors[_tensor_key(name)], bits, err_msg=name)
+        np.testing.assert_array_equal(tensors[TENSOR_NAMES.key(name)], bits, err_msg=name)
 
 
 def test_the_embedded_model_is_described_whole(smollm2_gguf):

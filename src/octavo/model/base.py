@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -73,6 +74,26 @@ class ModelSource(ABC):
         Raises:
             WeightsError: as :meth:`check`, or a file cannot be read.
         """
+
+
+class TensorNames(NamedTuple):
+    """How one kind of file names its tensors.
+
+    ``whole_model`` maps full names to slots, ``per_layer`` what follows the number that ``layer`` matches.
+    """
+
+    whole_model: Mapping[str, str]
+    layer: re.Pattern[str]
+    per_layer: Mapping[str, str]
+
+    def key(self, name: str) -> TensorKey | None:
+        """The place of a tensor by its name in the file, or ``None`` if no model has such a place."""
+        if name in self.whole_model:
+            return self.whole_model[name], -1
+        match = self.layer.fullmatch(name)
+        if match is None or match.group(2) not in self.per_layer:
+            return None
+        return self.per_layer[match.group(2)], int(match.group(1))
 
 
 def check_names(where: str, spec: ModelSpec, found: Mapping[TensorKey, object], unknown: list[str]) -> None:

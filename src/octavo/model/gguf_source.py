@@ -12,24 +12,26 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.errors import UnsupportedModelError
-from octavo.model.base import ModelSource, Tensor, TensorKey, check_names, check_shape
+from octavo.model.base import ModelSource, Tensor, TensorKey, TensorNames, check_names, check_shape
 from octavo.model.gguf_file import PLAIN_TYPES, GgufFile
 from octavo.model.gguf_metadata import spec_from_gguf
 from octavo.model.spec import ModelSpec
 
-_WHOLE_MODEL = {"token_embd.weight": "embed", "output_norm.weight": "final_norm", "output.weight": "lm_head"}
-_PER_LAYER = {
-    "attn_norm.weight": "attn_norm",
-    "attn_q.weight": "q",
-    "attn_k.weight": "k",
-    "attn_v.weight": "v",
-    "attn_output.weight": "o",
-    "ffn_norm.weight": "mlp_norm",
-    "ffn_gate.weight": "gate",
-    "ffn_up.weight": "up",
-    "ffn_down.weight": "down",
-}
-_LAYER_NAME = re.compile(r"blk\.(0|[1-9]\d{0,5})\.(.+)")
+TENSOR_NAMES = TensorNames(
+    whole_model={"token_embd.weight": "embed", "output_norm.weight": "final_norm", "output.weight": "lm_head"},
+    layer=re.compile(r"blk\.(0|[1-9]\d{0,5})\.(.+)"),
+    per_layer={
+        "attn_norm.weight": "attn_norm",
+        "attn_q.weight": "q",
+        "attn_k.weight": "k",
+        "attn_v.weight": "v",
+        "attn_output.weight": "o",
+        "ffn_norm.weight": "mlp_norm",
+        "ffn_gate.weight": "gate",
+        "ffn_up.weight": "up",
+        "ffn_down.weight": "down",
+    },
+)
 _ROPE_FREQS = "rope_freqs.weight"
 _RECOMPUTED = "attn_rot_embd.weight"
 """A buffer that old files store; the metadata says the same, so it is not read."""
@@ -90,7 +92,7 @@ class GgufSource(ModelSource):
         found: dict[TensorKey, str] = {}
         unknown: list[str] = []
         for name in self._file.tensors:
-            key = _tensor_key(name)
+            key = TENSOR_NAMES.key(name)
             if key is not None:
                 found[key] = name
             elif name != _ROPE_FREQS and not name.endswith(_RECOMPUTED):
@@ -112,15 +114,6 @@ def _rotate_half_order(bits: npt.NDArray[np.uint16], heads: int) -> npt.NDArray[
     rows, hidden = bits.shape
     paired = bits.reshape(heads, rows // heads // 2, 2, hidden)
     return np.ascontiguousarray(paired.swapaxes(1, 2)).reshape(rows, hidden)
-
-
-def _tensor_key(name: str) -> TensorKey | None:
-    if name in _WHOLE_MODEL:
-        return _WHOLE_MODEL[name], -1
-    match = _LAYER_NAME.fullmatch(name)
-    if match is None or match.group(2) not in _PER_LAYER:
-        return None
-    return _PER_LAYER[match.group(2)], int(match.group(1))
 
 
 def _eos_token_ids(metadata: dict[str, Any], spec: ModelSpec) -> tuple[int, ...]:

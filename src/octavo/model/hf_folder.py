@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from octavo.errors import ModelNotFoundError, UnsupportedModelError, WeightsError
-from octavo.model.base import ModelSource, Tensor, TensorKey, check_names, check_shape
+from octavo.model.base import ModelSource, Tensor, TensorKey, TensorNames, check_names, check_shape
 from octavo.model.hf_config import spec_from_hf_config
 from octavo.model.safetensors_file import SafetensorsFile
 from octavo.model.spec import ModelSpec
@@ -20,23 +20,25 @@ from octavo.model.spec import ModelSpec
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
-_WHOLE_MODEL = {
-    "model.embed_tokens.weight": "embed",
-    "model.norm.weight": "final_norm",
-    "lm_head.weight": "lm_head",
-}
-_PER_LAYER = {
-    "input_layernorm.weight": "attn_norm",
-    "self_attn.q_proj.weight": "q",
-    "self_attn.k_proj.weight": "k",
-    "self_attn.v_proj.weight": "v",
-    "self_attn.o_proj.weight": "o",
-    "post_attention_layernorm.weight": "mlp_norm",
-    "mlp.gate_proj.weight": "gate",
-    "mlp.up_proj.weight": "up",
-    "mlp.down_proj.weight": "down",
-}
-_LAYER_NAME = re.compile(r"model\.layers\.(0|[1-9]\d{0,5})\.(.+)")
+TENSOR_NAMES = TensorNames(
+    whole_model={
+        "model.embed_tokens.weight": "embed",
+        "model.norm.weight": "final_norm",
+        "lm_head.weight": "lm_head",
+    },
+    layer=re.compile(r"model\.layers\.(0|[1-9]\d{0,5})\.(.+)"),
+    per_layer={
+        "input_layernorm.weight": "attn_norm",
+        "self_attn.q_proj.weight": "q",
+        "self_attn.k_proj.weight": "k",
+        "self_attn.v_proj.weight": "v",
+        "self_attn.o_proj.weight": "o",
+        "post_attention_layernorm.weight": "mlp_norm",
+        "mlp.gate_proj.weight": "gate",
+        "mlp.up_proj.weight": "up",
+        "mlp.down_proj.weight": "down",
+    },
+)
 _RECOMPUTED = "rotary_emb.inv_freq"
 """A buffer that old checkpoints store; the configuration says the same, so it is not read."""
 
@@ -55,7 +57,7 @@ class HfFolder(ModelSource):
         UnsupportedModelError: the configuration asks for what Octavo does not do.
     """
 
-    def __init__(self, folder: Path, name: str, fetch: Callable[[], None] | None = None) -> None:
+    def __init__(self, folder: Path, name: str, fetch: Callable[[], object] | None = None) -> None:
         self.name = name
         self.location = folder
         self.tokenizer_source = folder
@@ -90,25 +92,23 @@ class HfFolder(ModelSource):
             yield Tensor(slot, layer, file.read(name))
 
     @cached_property
-    def _shards(self) -> dict[Path, set[str] | None]:
-        """Weight files in order, each with the tensors the index promises in it (``None``: no index)."""
+    def _shards(self) -> dict[Path, set[str]]:
+        """Weight files in order, each with the tensors the index promises in it: none where there is no index."""
         if self._fetch is not None:
             self._fetch()
         single, index = self._folder / WEIGHTS_FILE, self._folder / INDEX_FILE
         if single.is_file():
-            return {single: None}
+            return {single: set()}
         if not index.is_file():
             raise _no_weights(self._folder)
         weight_map = _read_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise WeightsError(f"{index} has no weight_map that names the weight files")
-        shards: dict[Path, set[str] | None] = {}
+        shards: dict[Path, set[str]] = {}
         for tensor, file_name in sorted(weight_map.items(), key=lambda entry: str(entry[1])):
             if not isinstance(file_name, str) or Path(file_name).name != file_name:
                 raise WeightsError(f"{index} names {file_name!r}, which is not a file of this folder")
-            promised = shards.setdefault(self._folder / file_name, set())
-            assert promised is not None
-            promised.add(tensor)
+            shards.setdefault(self._folder / file_name, set()).add(tensor)
         return shards
 
     @cached_property
@@ -117,7 +117,7 @@ class HfFolder(ModelSource):
         stored: dict[str, SafetensorsFile] = {}
         for path, promised in self._shards.items():
             file = SafetensorsFile(path)
-            for tensor in sorted((promised or set()) - file.tensors.keys()):
+            for tensor in sorted(promised - file.tensors.keys()):
                 raise WeightsError(f"{path} lacks tensor {tensor}, which {INDEX_FILE} says it holds")
             for tensor in file.tensors:
                 if tensor in stored:
@@ -131,7 +131,7 @@ class HfFolder(ModelSource):
         found: dict[TensorKey, tuple[SafetensorsFile, str]] = {}
         unknown: list[str] = []
         for name, file in self._stored.items():
-            key = _tensor_key(name)
+            key = TENSOR_NAMES.key(name)
             if key is not None:
                 found[key] = (file, name)
             elif not name.endswith(_RECOMPUTED):
@@ -151,15 +151,6 @@ class HfFolder(ModelSource):
             raise WeightsError(
                 f"{self._folder}: config.json ties lm_head to the embedding, but lm_head.weight is not {name}"
             )
-
-
-def _tensor_key(name: str) -> TensorKey | None:
-    if name in _WHOLE_MODEL:
-        return _WHOLE_MODEL[name], -1
-    match = _LAYER_NAME.fullmatch(name)
-    if match is None or match.group(2) not in _PER_LAYER:
-        return None
-    return _PER_LAYER[match.group(2)], int(match.group(1))
 
 
 def _read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from octavo.errors import ModelNotFoundError
@@ -81,12 +81,7 @@ def _from_file(path: Path, name: str) -> ModelSource:
 def _from_hub(repo_id: str, revision: str | None) -> ModelSource:
     folder = _snapshot(repo_id, revision, _HUB_METADATA)
     # The snapshot's folder is named after its commit: weights of any other commit would not belong to it.
-    fetch: Callable[[], None] = lambda: _fetch_weights(repo_id, folder.name)  # noqa: E731
-    return HfFolder(folder, repo_id, fetch)
-
-
-def _fetch_weights(repo_id: str, commit: str) -> None:
-    _snapshot(repo_id, commit, _HUB_WEIGHTS)
+    return HfFolder(folder, repo_id, fetch=partial(_snapshot, repo_id, folder.name, _HUB_WEIGHTS))
 
 
 def _snapshot(repo_id: str, revision: str | None, patterns: list[str]) -> Path:
