@@ -128,8 +128,8 @@ class AsyncEngine:
     ) -> AsyncGenerator[RequestOutput, None]:
         """Answer a conversation: :meth:`generate` for what :meth:`Assembly.render` makes of ``messages``.
 
-        ``template``: ``tools``, ``add_generation_prompt``, ``continue_final_message``, ``chat_template``,
-        ``chat_template_kwargs``.
+        ``template``: ``tools``, ``documents``, ``add_generation_prompt``, ``continue_final_message``,
+        ``chat_template``, ``chat_template_kwargs``.
         """
         rendered = await asyncio.to_thread(self._assembly.render, messages, **template)
         outputs = self.generate(

@@ -162,9 +162,9 @@ class LLM:
         Args:
             messages: ``[{"role": ..., "content": ...}, ...]``, or a list of such lists.
             stream: yield increments of the one answer instead of returning whole ones.
-            template: how to render: ``tools``, ``add_generation_prompt`` (by default unless the final message
-                is continued), ``continue_final_message``, ``chat_template``, ``chat_template_kwargs``; see
-                :meth:`render`.
+            template: how to render: ``tools``, ``documents``, ``add_generation_prompt`` (by default unless the
+                final message is continued), ``continue_final_message``, ``chat_template``,
+                ``chat_template_kwargs``; see :meth:`render`.
 
         Raises:
             TemplateError: the model has no chat template, or it refuses these messages.

@@ -184,6 +184,20 @@ def test_a_partial_assistant_turn_is_continued_without_a_new_marker(llm: LLM) ->
     assert llm.chat(conversation, GREEDY, continue_final_message=True)[0].prompt == "u abc\na cd"
 
 
+def test_documents_and_variables_reach_the_chat_template(llm: LLM) -> None:
+    template = "{{ messages[0].content }}{% for d in documents %}{{ d.text }}{% endfor %}{{ ending }}"
+    rendered = llm.render(
+        [{"role": "user", "content": "ab"}],
+        chat_template=template,
+        documents=[{"text": "c"}],
+        chat_template_kwargs={"ending": "d"},
+    )
+    assert rendered.text == "abcd"
+    with pytest.raises(InvalidRequestError, match="argument of its own") as refused:
+        llm.render([{"role": "user", "content": "ab"}], chat_template_kwargs={"documents": []})
+    assert refused.value.param == "chat_template_kwargs.documents"
+
+
 def test_a_chat_template_may_be_given(llm: LLM) -> None:
     conversation = [{"role": "user", "content": "abc"}]
     assert llm.render(conversation, chat_template="{{ messages[0].content }}!").text == "abc!"

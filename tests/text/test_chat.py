@@ -55,10 +55,10 @@ CALLING = [
 
 def ours_and_theirs(case: Any, template: str, messages: list[Any], **options: Any) -> tuple[Any, Any]:
     """What both make of it: (text, ids), or the type of refusal."""
-    kwargs = options.pop("template_kwargs", {})
+    kwargs = options.pop("chat_template_kwargs", {})
     options.setdefault("add_generation_prompt", False)
     try:
-        rendered = ChatTemplate(template, case.ours).render(messages, template_kwargs=kwargs, **options)
+        rendered = ChatTemplate(template, case.ours).render(messages, chat_template_kwargs=kwargs, **options)
         ours: Any = (rendered.text, rendered.prompt_token_ids)
     except TemplateError:
         ours = "refused"
@@ -171,7 +171,7 @@ def test_template_variables_equal_transformers(byte_level: Any, templates: dict[
     for kwargs in ({"enable_thinking": False}, {"enable_thinking": True}, {"bos_token": "<|eot_id|>"}):
         for name in ("tools_in_system", "parts"):
             ours, theirs = ours_and_theirs(
-                byte_level, templates[name], [USER], add_generation_prompt=True, template_kwargs=kwargs
+                byte_level, templates[name], [USER], add_generation_prompt=True, chat_template_kwargs=kwargs
             )
             assert ours == theirs
 
@@ -279,8 +279,8 @@ def test_messages_nested_without_end_are_refused(byte_level: Any) -> None:
         ({"tools": "no"}, "tools"),
         ({"tools": ["no"]}, "tools[0]"),
         ({"documents": [1]}, "documents[0]"),
-        ({"template_kwargs": {"messages": []}}, "template_kwargs.messages"),
-        ({"template_kwargs": {"x": object()}}, "template_kwargs.x"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
+        ({"chat_template_kwargs": {"x": object()}}, "chat_template_kwargs.x"),
         ({"continue_final_message": True}, "continue_final_message"),
     ],
 )

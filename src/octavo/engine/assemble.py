@@ -75,6 +75,7 @@ class Assembly:
         messages: Messages,
         *,
         tools: Messages | None = None,
+        documents: Messages | None = None,
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
         chat_template: str | None = None,
@@ -94,9 +95,10 @@ class Assembly:
         return self._chat_template(chat_template).render(
             messages,
             tools=tools,
+            documents=documents,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
-            template_kwargs=chat_template_kwargs,
+            chat_template_kwargs=chat_template_kwargs,
         )
 
     def _chat_template(self, given: str | None) -> ChatTemplate:

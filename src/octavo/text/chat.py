@@ -9,9 +9,8 @@ from typing import Any
 from octavo.errors import InvalidRequestError, TemplateError, shown
 from octavo.text.messages import (
     Message,
-    checked_documents,
     checked_messages,
-    checked_tools,
+    checked_objects,
     flattened,
     plain,
     text_parts,
@@ -86,7 +85,7 @@ class ChatTemplate:
         documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
-        template_kwargs: Mapping[str, Any] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> RenderedChat:
         """Render ``messages`` as ``transformers``' ``apply_chat_template`` does.
 
@@ -97,7 +96,7 @@ class ChatTemplate:
             add_generation_prompt: end with the beginning of an assistant message.
             continue_final_message: end inside the last message, which the model then continues; no marker
                 closes it. Set ``add_generation_prompt=False`` with it.
-            template_kwargs: further variables for the template, such as ``enable_thinking``.
+            chat_template_kwargs: further variables for the template, such as ``enable_thinking``.
 
         Raises:
             InvalidRequestError: the arguments are not of that form; ``param`` says where.
@@ -115,12 +114,12 @@ class ChatTemplate:
                 "set one of them",
                 param="continue_final_message",
             )
-        conversation, tool_list = checked_messages(messages), checked_tools(tools)
+        conversation, tool_list = checked_messages(messages), checked_objects(tools, "tools")
         template = self._pick(tool_list is not None)
         shared = {
             **self._tokenizer.special_tokens,
-            **_checked_kwargs(template_kwargs),
-            "documents": checked_documents(documents),
+            **_checked_kwargs(chat_template_kwargs),
+            "documents": checked_objects(documents, "documents"),
         }
 
         def render(part: list[Message], part_tools: list[dict[str, Any]] | None, whole: bool) -> str:
@@ -215,13 +214,13 @@ def _checked_kwargs(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
         return {}
     if not isinstance(kwargs, Mapping):
         raise InvalidRequestError(
-            f"a template's variables are a mapping from their names; got {shown(kwargs)}", param="template_kwargs"
+            f"a template's variables are a mapping from their names; got {shown(kwargs)}", param="chat_template_kwargs"
         )
     taken = next((name for name in _RESERVED if name in kwargs), None)
     if taken is not None:
         raise InvalidRequestError(
             f"{taken} is an argument of its own, not a variable of the template",
-            param=f"template_kwargs.{taken}",
+            param=f"chat_template_kwargs.{taken}",
         )
-    copy: dict[str, Any] = plain(kwargs, "template_kwargs")
+    copy: dict[str, Any] = plain(kwargs, "chat_template_kwargs")
     return copy

@@ -35,30 +35,17 @@ def checked_messages(messages: object) -> list[Message]:
     return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
-def checked_tools(tools: object) -> list[dict[str, Any]] | None:
-    """Copy ``tools`` without cache markers. ``None`` stays ``None``.
+def checked_objects(objects: object, param: str) -> list[dict[str, Any]] | None:
+    """Copy a list of JSON objects (tools, documents) without cache markers. ``None`` stays ``None``.
 
     Raises:
-        InvalidRequestError: it is not a list of JSON objects.
+        InvalidRequestError: it is not a list of JSON objects; the message calls it ``param``.
     """
-    if tools is None:
+    if objects is None:
         return None
-    if not isinstance(tools, Sequence) or isinstance(tools, str):
-        raise InvalidRequestError("tools must be a list of JSON objects", param="tools")
-    return [_object(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
-
-
-def checked_documents(documents: object) -> list[dict[str, Any]] | None:
-    """Copy ``documents`` (for templates that take some). ``None`` stays ``None``.
-
-    Raises:
-        InvalidRequestError: it is not a list of JSON objects.
-    """
-    if documents is None:
-        return None
-    if not isinstance(documents, Sequence) or isinstance(documents, str):
-        raise InvalidRequestError("documents must be a list of JSON objects", param="documents")
-    return [_object(document, f"documents[{index}]") for index, document in enumerate(documents)]
+    if not isinstance(objects, Sequence) or isinstance(objects, str):
+        raise InvalidRequestError(f"{param} must be a list of JSON objects", param=param)
+    return [_object(item, f"{param}[{index}]") for index, item in enumerate(objects)]
 
 
 def plain(value: object, param: str, depth: int = 0) -> Any:
