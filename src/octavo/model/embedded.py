@@ -19,6 +19,7 @@ from typing import IO
 
 from octavo.config import user_cache
 from octavo.errors import ModelNotFoundError, WeightsError
+from octavo.model.appearing import appearing, write_all
 
 EMBEDDED_MODEL = "smollm2"
 """The name that stands for it wherever a model can be named."""
@@ -69,9 +70,9 @@ def pull_embedded(from_file: Path | None = None, *, progress: Progress | None = 
     path = _cached()
     if from_file is not None:
         return _install(from_file, path, progress)
-    if path.is_file() and path.stat().st_size == FILE_BYTES and _sha256(path) == FILE_SHA256:
-        return path
     try:
+        if path.is_file() and path.stat().st_size == FILE_BYTES and _sha256(path) == FILE_SHA256:
+            return path
         with tempfile.TemporaryDirectory(prefix="octavo-pull-") as scratch:
             return _install(_download(Path(scratch), progress), path, None)
     except OSError as error:
@@ -135,26 +136,17 @@ def _install(given: Path, path: Path, progress: Progress | None) -> Path:
     digest, size = hashlib.sha256(), 0
     with _open_gguf(given) as source:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=".pull-", dir=path.parent)
-        except OSError as error:
-            raise WeightsError(f"cannot write to the cache {path.parent}: {error.strerror or error}") from error
-        try:
-            with os.fdopen(handle, "wb") as target:
+            with appearing(path) as target:
                 for chunk in _chunks(source, given):
-                    target.write(chunk)
+                    write_all(target, memoryview(chunk))
                     digest.update(chunk)
                     size += len(chunk)
                     if progress is not None:
                         progress(size, FILE_BYTES)
-                target.flush()
+                _verify(given, size, digest.hexdigest())
                 os.fsync(target.fileno())
-            _verify(given, size, digest.hexdigest())
-            Path(name).replace(path)
         except OSError as error:
             raise WeightsError(f"cannot write {path}: {error.strerror or error}") from error
-        finally:
-            Path(name).unlink(missing_ok=True)
     return path
 
 

@@ -13,8 +13,6 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
-import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from io import FileIO
@@ -28,6 +26,7 @@ import xxhash
 from octavo import _native
 from octavo.config import user_cache
 from octavo.errors import WeightsError
+from octavo.model.appearing import appearing, write_all
 from octavo.model.base import ModelSource
 from octavo.model.reading import fill
 
@@ -41,7 +40,6 @@ _MAGIC = b"OCTPACK1"
 _SUFFIX = ".packed"
 _MAX_HEADER = 1 << 24
 _CHUNK = 1 << 22
-_ABANDONED_SECONDS = 24 * 3600
 _log = logging.getLogger(__name__)
 
 
@@ -69,7 +67,10 @@ class PackedCopy:
 
     def exists(self) -> bool:
         """Whether there is a file; it may still turn out to be no copy of this model."""
-        return self.path.is_file()
+        try:
+            return self.path.is_file()
+        except OSError:  # a cache that cannot be looked into has none
+            return False
 
     def load(self, buffers: Buffers) -> bytes | None:
         """Fill the model's buffers and return the weights digest; ``None`` is a miss.
@@ -100,7 +101,6 @@ class PackedCopy:
             return
         header = _Header(self.key, weights_digest.hex(), _checksum(buffers), _sizes(buffers))
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _make_room(self.path.parent, data_bytes + _MAX_HEADER)
             _write(self.path, header, buffers)
         except OSError as error:
@@ -171,34 +171,20 @@ def _read_data(file: FileIO, buffers: Buffers) -> str:
 def _write(path: Path, header: _Header, buffers: Buffers) -> None:
     text = json.dumps(header._asdict()).encode()
     start = _MAGIC + len(text).to_bytes(4, "little") + text
-    handle, name = tempfile.mkstemp(prefix=".packed-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb", buffering=0) as file:
-            pieces = [memoryview(start + xxhash.xxh3_128_digest(start))]
-            pieces += [memoryview(buffer.data) for _, buffer in buffers]
-            for piece in pieces:
-                _write_all(file, piece)
-        Path(name).replace(path)
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
-def _write_all(file: FileIO, piece: memoryview) -> None:
-    while piece:
-        piece = piece[file.write(piece) :]
+    with appearing(path) as file:
+        write_all(file, memoryview(start + xxhash.xxh3_128_digest(start)))
+        for _, buffer in buffers:
+            write_all(file, memoryview(buffer.data))
 
 
 def _make_room(folder: Path, needed: int) -> None:
-    """Remove the copies used longest ago until ``needed`` more bytes fit, and what dead processes left."""
+    """Remove the copies used longest ago until ``needed`` more bytes fit."""
     copies = []
-    for path in folder.iterdir():
+    for path in folder.glob("*" + _SUFFIX):
         # Another process may be removing the same file.
         with contextlib.suppress(FileNotFoundError):
             stat = path.stat()
-            if path.name.endswith(_SUFFIX):
-                copies.append((stat.st_mtime_ns, stat.st_size, path))
-            elif time.time() - stat.st_mtime > _ABANDONED_SECONDS:
-                path.unlink()
+            copies.append((stat.st_mtime_ns, stat.st_size, path))
     total = sum(size for _, size, _ in copies)
     for _, size, path in sorted(copies):
         if total + needed <= LIMIT_BYTES:
