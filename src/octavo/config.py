@@ -54,11 +54,17 @@ def user_cache() -> Path:
     """The folder Octavo keeps fetched models and packed copies in; not created here.
 
     ``$OCTAVO_CACHE``, else ``$XDG_CACHE_HOME/octavo``, else ``~/.cache/octavo``.
+
+    Raises:
+        ConfigError: there is no home directory to put it in.
     """
-    if chosen := os.environ.get("OCTAVO_CACHE"):
-        return Path(chosen).expanduser()
     shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "octavo"
+    try:
+        if chosen := os.environ.get("OCTAVO_CACHE"):
+            return Path(chosen).expanduser()
+        return (Path(shared) if shared else Path.home() / ".cache") / "octavo"
+    except RuntimeError as error:
+        raise ConfigError(f"there is no folder for the cache: {error} Set OCTAVO_CACHE to one") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

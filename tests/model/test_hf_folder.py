@@ -146,6 +146,14 @@ def test_an_index_cannot_name_files_elsewhere(folder, name):
         HfFolder(folder, "model").check()
 
 
+@pytest.mark.parametrize("name", ["..", "a\0b", "\ud800", "x" * 300])
+def test_an_index_that_names_what_no_file_can_be_called_is_refused(folder, name):
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"model.norm.weight": name}}))
+    with pytest.raises(WeightsError, match="cannot read"):
+        HfFolder(folder, "x").check()
+
+
 def test_pickled_weights_are_refused_by_name(folder):
     (folder / WEIGHTS_FILE).rename(folder / "pytorch_model.bin")
     with pytest.raises(UnsupportedModelError, match=r"pytorch_model\.bin only; Octavo reads safetensors"):

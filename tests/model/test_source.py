@@ -1,13 +1,15 @@
+import re
 import shutil
 from pathlib import Path
 
 import huggingface_hub
 import pytest
 
-from octavo.errors import ModelNotFoundError
+from octavo.errors import ConfigError, ModelError, ModelNotFoundError
 from octavo.model import source as source_module
 from octavo.model.embedded import FILE_NAME
 from octavo.model.source import DEFAULT_MODEL, resolve_model
+from octavo.text.folder_tokenizer import tokenizer_from_folder
 
 
 @pytest.fixture
@@ -42,6 +44,61 @@ def test_a_path_is_never_taken_for_a_hub_id(monkeypatch):
     monkeypatch.setattr(source_module, "_snapshot", lambda *_: pytest.fail("asked the hub"))
     with pytest.raises(ModelNotFoundError):
         resolve_model(Path("owner/name"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        5,
+        None,
+        b"model",
+        ["model"],
+        object(),
+        "\0",
+        "a\0b",
+        "\ud800",
+        "x" * 5000,
+        "~nobody-of-this-name/model",
+        "/proc/self/mem",
+    ],
+)
+def test_whatever_cannot_name_a_model_is_refused_by_type(name, monkeypatch):
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("asked the network"))
+    with pytest.raises(ModelNotFoundError):
+        resolve_model(name)
+
+
+def test_a_revision_is_a_text(monkeypatch):
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("asked the network"))
+    with pytest.raises(ModelNotFoundError, match="revision"):
+        resolve_model("owner/name", revision=5)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+        "model.safetensors",
+    ],
+)
+def test_a_file_that_cannot_be_looked_at_is_named(folder, name):
+    """Its link leads where no system lets anybody look; a folder without permission fails in the same way."""
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to("x" * 300)
+    with pytest.raises(ModelError, match=re.escape(name)):
+        source = resolve_model(folder)
+        source.check()
+        tokenizer_from_folder(folder)
+
+
+def test_without_a_home_the_error_says_what_to_set(monkeypatch):
+    monkeypatch.setenv("OCTAVO_CACHE", "~nobody-of-this-name/cache")
+    with pytest.raises(ConfigError, match="OCTAVO_CACHE"):
+        resolve_model("smollm2")
 
 
 def test_a_file_that_is_no_gguf_is_refused(tmp_path):

@@ -94,6 +94,12 @@ def test_added_tokens_that_make_no_sense_are_refused_with_their_file(folder: Pat
         tokenizer_from_folder(folder)
 
 
+def test_a_named_token_that_is_no_unicode_is_refused_with_its_file(folder: Path) -> None:
+    (folder / "tokenizer_config.json").write_text('{"bos_token": "\\ud800"}')
+    with pytest.raises(ModelError, match=r"tokenizer_config\.json"):
+        tokenizer_from_folder(folder)
+
+
 def test_sentencepiece_model_alone_is_refused_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.model").write_bytes(b"\x0a\x0b")
     with pytest.raises(UnsupportedModelError, match=r"tokenizer\.model.*save_pretrained"):

@@ -14,6 +14,7 @@ import numpy as np
 from octavo.errors import ModelNotFoundError, UnsupportedModelError, WeightsError
 from octavo.model.base import ModelSource, Tensor, TensorKey, TensorNames, check_names, check_shape
 from octavo.model.hf_config import spec_from_hf_config
+from octavo.model.reading import is_file
 from octavo.model.safetensors_file import SafetensorsFile
 from octavo.model.spec import ModelSpec
 
@@ -63,7 +64,7 @@ class HfFolder(ModelSource):
         self.tokenizer_source = folder
         self._folder = folder
         self._fetch = fetch
-        if not (folder / "config.json").is_file():
+        if not is_file(folder / "config.json"):
             raise ModelNotFoundError(_what_is_there(folder))
         config = _read_json(folder / "config.json")
         self.spec = spec_from_hf_config(config)
@@ -97,9 +98,9 @@ class HfFolder(ModelSource):
         if self._fetch is not None:
             self._fetch()
         single, index = self._folder / WEIGHTS_FILE, self._folder / INDEX_FILE
-        if single.is_file():
+        if is_file(single):
             return {single: set()}
-        if not index.is_file():
+        if not is_file(index):
             raise _no_weights(self._folder)
         weight_map = _read_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
@@ -154,7 +155,7 @@ class HfFolder(ModelSource):
 
 
 def _read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
-    if missing is not None and not path.is_file():
+    if missing is not None and not is_file(path):
         return missing
     try:
         content = json.loads(path.read_bytes())
@@ -183,7 +184,7 @@ def _eos_token_ids(generation_config: dict[str, Any], config: dict[str, Any], sp
 def _chat_template(folder: Path) -> str | dict[str, str] | None:
     """The template files beside the tokenizer, else what tokenizer_config.json holds, as in transformers."""
     templates = {path.stem: _read_text(path) for path in sorted(folder.glob("additional_chat_templates/*.jinja"))}
-    if (folder / "chat_template.jinja").is_file():
+    if is_file(folder / "chat_template.jinja"):
         templates["default"] = _read_text(folder / "chat_template.jinja")
     if templates:
         return templates["default"] if list(templates) == ["default"] else templates

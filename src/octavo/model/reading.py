@@ -1,13 +1,26 @@
-"""Filling arrays from files, completely or not at all."""
+"""Looking at files, and filling arrays from them, completely or not at all."""
 
 from __future__ import annotations
 
 from io import FileIO
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
 from octavo.errors import WeightsError
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file.
+
+    Raises:
+        WeightsError: that cannot be said: it lies where we may not look.
+    """
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise WeightsError(f"cannot look at {path}: {error.strerror or error}") from error
 
 
 def fill(file: FileIO, array: npt.NDArray[Any], what: str) -> None:

@@ -54,8 +54,8 @@ class SafetensorsFile:
                         f"{path} is damaged or cut short: its index should take {length} bytes of {size}"
                     )
                 header = file.read(length)
-        except OSError as error:
-            raise WeightsError(f"cannot read {path}: {error.strerror or error}") from error
+        except (OSError, ValueError) as error:  # an index may name files that no system can have
+            raise WeightsError(f"cannot read {path}: {error}") from error
         self.tensors = _parse(path, header, size - 8 - length, 8 + length)
 
     def read(self, name: str) -> npt.NDArray[np.uint16]:

@@ -6,7 +6,7 @@ import re
 from functools import partial
 from pathlib import Path
 
-from octavo.errors import ModelNotFoundError
+from octavo.errors import ModelNotFoundError, shown
 from octavo.model.base import ModelSource
 from octavo.model.embedded import EMBEDDED_MODEL, Progress, embedded_file
 from octavo.model.gguf_source import GgufSource
@@ -45,12 +45,30 @@ def resolve_model(name: str | Path, *, revision: str | None = None, progress: Pr
         UnsupportedModelError: its configuration asks for what Octavo does not do.
         WeightsError: its metadata is damaged.
     """
+    _check_name(name, revision)
+    try:
+        return _resolve(name, revision, progress)
+    except OSError as error:  # no permission, a name too long, a disk that fails
+        raise ModelNotFoundError(f"cannot look for the model {shown(str(name))}: {error}") from error
+
+
+def _check_name(name: object, revision: object) -> None:
+    if not isinstance(name, (str, Path)):
+        raise ModelNotFoundError(f"a model is named by a text or a Path; got {shown(name)}")
     if isinstance(name, str) and not name.strip():
         raise ModelNotFoundError("the model name is empty; give a folder, a .gguf file, a hub id or 'smollm2'")
+    if revision is not None and not isinstance(revision, str):
+        raise ModelNotFoundError(f"a revision is the name of a branch, tag or commit; got {shown(revision)}")
+
+
+def _resolve(name: str | Path, revision: str | None, progress: Progress | None) -> ModelSource:
     if name == EMBEDDED_MODEL:
         _no_revision(name, revision)
         return GgufSource(embedded_file(progress=progress), name)
-    path = Path(name).expanduser()
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError as error:
+        raise ModelNotFoundError(f"there is no model {str(name)!r}: {error}") from error
     if path.is_dir():
         _no_revision(name, revision)
         return HfFolder(path, str(name))

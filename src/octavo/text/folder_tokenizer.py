@@ -41,7 +41,7 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
 
 def _backend(folder: Path) -> Backend:
     path = folder / "tokenizer.json"
-    if not path.is_file():
+    if not _is_file(path):
         if (folder / "tokenizer.model").is_file():
             raise UnsupportedModelError(
                 f"{folder} has only a sentencepiece tokenizer.model; Octavo reads tokenizer.json. "
@@ -55,11 +55,20 @@ def _backend(folder: Path) -> Backend:
         raise ModelError(f"{path} cannot be read: {error}") from error
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise ModelError(f"cannot look at {path}: {error.strerror or error}") from error
+
+
 def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
+    if not _is_file(path):
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        # A JSON text may write half a surrogate pair, which no tokenizer takes: this raises UnicodeEncodeError then.
+        json.dumps(content, ensure_ascii=False).encode()
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
