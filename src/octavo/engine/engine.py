@@ -73,7 +73,8 @@ class Engine:
         )
         self.intake = Intake(
             tokenizer,
-            eos_token_ids=frozenset(eos_token_ids),
+            # A tokenizer may know tokens that the model does not; those are never drawn, so they end nothing.
+            eos_token_ids=frozenset(token for token in eos_token_ids if 0 <= token < vocab_size),
             vocab_size=vocab_size,
             max_model_len=plan.max_model_len,
             pool_tokens=plan.num_tokens,
