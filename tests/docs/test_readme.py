@@ -6,6 +6,7 @@ be run in a test (it installs, or waits for somebody to type) and is listed belo
 
 from __future__ import annotations
 
+import codeop
 import os
 import subprocess
 import sys
@@ -49,12 +50,24 @@ def test_what_is_not_run_is_known() -> None:
 
 @pytest.mark.parametrize("document", [d for d in DOCUMENTS if any(b.info == "python" for b in blocks(d))])
 def test_python_examples_run_in_order(document: str, smollm2_gguf: Path) -> None:
-    """In one session, as a reader would type them; a traceback shows the document's own lines."""
+    """In one session; a traceback shows the document's own lines."""
     session: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(document):
         if block.info == "python":
             padding = "\n" * (block.line - 1)
             exec(compile(padding + block.text, str(ROOT / document), "exec"), session)
+
+
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if any(b.info == "python" for b in blocks(d))])
+def test_python_examples_can_be_typed_line_by_line(document: str) -> None:
+    """At Python's own prompt only an empty line ends a compound statement, and every empty line in one does."""
+    compiler = codeop.CommandCompiler()
+    for block in blocks(document):
+        typed: list[str] = []
+        for line in [*block.text.splitlines(), ""] if block.info == "python" else []:
+            typed.append(line)
+            if compiler("\n".join(typed), f"{document}:{block.line}", "single") is not None:
+                typed.clear()
 
 
 @pytest.fixture(scope="session")
