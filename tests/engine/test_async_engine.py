@@ -157,7 +157,9 @@ async def test_a_native_failure_fails_everybody_who_waits_and_health_says_so(mak
     engine.shutdown()
 
 
-async def test_a_failure_of_the_thread_itself_fails_everybody_too(make_assembly: MakeAssembly) -> None:
+async def test_a_failure_of_the_thread_itself_fails_everybody_too(
+    make_assembly: MakeAssembly, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assembly, _ = make_assembly(max_model_len=180)
     engine = AsyncEngine.from_assembly(assembly)
     task = asyncio.create_task(whole(engine.generate("abc", ENDLESS)))
@@ -166,7 +168,7 @@ async def test_a_failure_of_the_thread_itself_fails_everybody_too(make_assembly:
     def die() -> None:
         raise SystemExit("the thread was shot")
 
-    engine._thread._orders.put(die)
+    monkeypatch.setattr(assembly.engine, "step", die)
     with pytest.raises(EngineDeadError, match="shot"):
         await task
     assert not engine.is_healthy

@@ -11,7 +11,6 @@ from octavo.engine.intake import Prompt, RequestOptions
 from octavo.engine.outputs import RequestOutput
 from octavo.engine.request import RequestStatus
 from octavo.engine.sampling_params import SamplingParams
-from octavo.engine.scheduler import SchedulerOutput
 from octavo.errors import ContextLengthError, EngineDeadError, InvalidRequestError
 
 MakeEngine = Callable[..., tuple[Engine, "object"]]
@@ -161,15 +160,16 @@ def test_when_the_leader_is_aborted_the_next_sibling_leads(make_engine: MakeEngi
 
 def test_a_preempted_leader_that_reaches_its_prompts_end_again_forks_nobody(make_engine: MakeEngine) -> None:
     """Only a request without output draws from the prompt's last row; this one computes its output next."""
-    engine, _ = make_engine(max_num_seqs=2, max_num_batched_tokens=12, enable_prefix_caching=False)
+    engine, _ = make_engine(blocks=5, max_num_seqs=2, max_num_batched_tokens=12, enable_prefix_caching=False)
     params = SamplingParams(n=2, temperature=0, max_tokens=5, ignore_eos=True)
-    add(engine, [9], SamplingParams(max_tokens=4, ignore_eos=True), "holds the other seat")
+    add(engine, [9], SamplingParams(max_tokens=5, ignore_eos=True), "holds the other seat")
     add(engine, list(range(1, 13)), params, "leads")
     for _ in range(4):
         engine.step()
     leader = engine.scheduler.running[-1]
     assert (leader.group.request_id, leader.num_output_tokens) == ("leads", 3)
-    engine.scheduler._preempt(leader, SchedulerOutput())
+    engine.step()  # the other one takes its second block, the last there was, and ends
+    assert (engine.num_running, leader.num_computed_tokens, engine.stats.num_preemptions) == (0, 0, 1)
     output = finish(engine)["leads"]
     assert output.outputs[1].token_ids == ask(engine, list(range(1, 13)), params).outputs[0].token_ids
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.errors import TemplateError
-from octavo.text.chat import ChatTemplate, RenderedChat, Segment
+from octavo.text.chat import ChatTemplate, RenderedChat
+from octavo.text.segments import Segment
 
 SYSTEM_PARTS = [{"type": "text", "text": "Be brief."}, {"type": "text", "text": "Be kind."}]
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("alpha", "beta", "beta_two")]

@@ -20,8 +20,6 @@ from octavo.text.segments import Conversation, Segment, find_segments
 from octavo.text.templating import CompiledTemplate
 from octavo.text.tokenizer import TemplateSource, Tokenizer, check_text
 
-__all__ = ["ChatTemplate", "RenderedChat", "Segment"]
-
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 _OPEN_END = "OCTAVO_OPEN_END "  # the trailing space shows whether the template trims the content it is appended to
 
