@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import octavo
+from octavo import cli
 from octavo.cli.app import app
 
 
@@ -46,6 +47,14 @@ def test_every_command_has_help(command):
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0
     assert "--debug" in result.stdout
+
+
+def test_without_a_command_the_help_is_shown_as_it_is(capsys):
+    assert cli.main(["--help"]) == 0
+    wanted = capsys.readouterr().out
+    assert cli.main([]) == 2
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", wanted)
 
 
 def start(environment, *arguments):

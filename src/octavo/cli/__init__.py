@@ -34,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (KeyboardInterrupt, typer.Abort):
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # so that the shell's prompt does not stand behind the ^C
         return _INTERRUPTED
     except usage_error as error:
         return _fail(f"{_message_of(error)} (see: {_help_for(error)})", status=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -18,7 +19,7 @@ app = typer.Typer(
     help="Run language models on the CPU through a paged, shared, exact KV cache.",
     epilog="Answers go to stdout, everything else to stderr. Exit status: 0 done, 1 failed, 2 not understood, "
     "130 interrupted.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     rich_markup_mode=None,  # plain help: it starts faster and reads well in a pipe
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -38,9 +39,13 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _octavo(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True)
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Take the options that stand before the command; their callbacks do the work."""
+    """Take the options that stand before the command; their callbacks do the work. No command: show the help."""
+    if context.invoked_subcommand is None:
+        print(context.get_help(), file=sys.stderr)
+        raise typer.Exit(2)
