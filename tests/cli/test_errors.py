@@ -98,6 +98,10 @@ def test_what_is_not_understood_is_status_2_and_points_to_help(arguments, assert
     assert_one_line_error_in_process(arguments, 2, "--help")
 
 
+def test_an_empty_stdin_is_no_prompt(octavo, assert_one_line_error):
+    assert_one_line_error(octavo("generate", "-m", "no-such-model", input=""), 2, "stdin is empty")
+
+
 def test_truncated_safetensors_is_one_line_that_names_the_file(octavo, assert_one_line_error, tiny_model, tmp_path):
     copy = Path(shutil.copytree(tiny_model, tmp_path / "cut"))
     weights = copy / "model.safetensors"

@@ -89,6 +89,8 @@ def generate(
         if sys.stdin.isatty():
             raise typer.BadParameter("give it as an argument, or on stdin", param_hint="PROMPT")
         prompt = read_all()
+        if not prompt:
+            raise typer.BadParameter("stdin is empty; give it there or as an argument", param_hint="PROMPT")
     sampling: dict[str, Any] = {
         "n": n,
         "temperature": temperature,
