@@ -47,6 +47,13 @@ def test_info_for_people_names_the_bytes_per_token_and_block(octavo, smollm2_ggu
     assert "GQA" in shown
 
 
+def test_info_in_a_pipe_folds_nothing(octavo, tiny_model, tmp_path):
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    (folder / "config.json").write_bytes((tiny_model / "config.json").read_bytes())
+    assert str(folder) in octavo("info", folder).stdout
+
+
 def test_pull_from_a_file_prints_where_the_model_lies(octavo, smollm2_gguf, tmp_path):
     cache = tmp_path / "cache"
     done = octavo("pull", "--from", smollm2_gguf, OCTAVO_CACHE=str(cache))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,13 +120,27 @@ def _huge_pages() -> str:
 
 
 def _show(facts: dict[str, Any]) -> None:
+    rows = _rows(facts)
+    if not sys.stdout.isatty():
+        # What is no screen has no width to fold a path at.
+        print("\n".join(f"{name:<18}{value}" for name, value in rows))
+        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, Text(value))
+    Console().print(table)
+
+
+def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     model, cache, machine = facts["model"], facts["kv_cache"], facts["machine"]
     windows = ", ".join(f"{window:,}" for window in model["windows"])
-    rows = [
+    return [
         ("model", model["name"]),
         ("from", model["location"]),
         ("architecture", f"{model['architecture']}, {model['num_parameters'] / 1e6:,.1f} M parameters"),
@@ -153,9 +168,3 @@ def _show(facts: dict[str, Any]) -> None:
         ("free memory", f"{machine['free_memory_bytes']:,} bytes"),
         ("huge pages", machine["huge_pages"]),
     ]
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(name, Text(value))
-    Console().print(table)
