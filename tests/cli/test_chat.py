@@ -99,6 +99,22 @@ def test_ctrl_c_interrupts_the_reply_and_keeps_the_chat(typed_chat, smollm2_gguf
     assert "Traceback" not in shown
 
 
+def test_a_mistyped_command_is_not_sent_to_the_model(typed_chat, tiny_model):
+    process, type_ = typed_chat(tiny_model, "--max-tokens", 4)
+    type_("/quit\n/etc/hosts is a file\n/exit\n")
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode == 0, stderr
+    assert b"/quit is no command" in stderr
+    assert len(figures(stderr.decode())) == 1
+
+
+def test_a_reply_that_was_cut_says_so(octavo, smollm2_gguf):
+    line = "What is the capital of France?\n"
+    cut, whole = (octavo("chat", smollm2_gguf, "--temperature", 0, "--max-tokens", n, input=line) for n in (3, 30))
+    assert "| cut at the token limit]" in cut.stderr
+    assert "cut" not in whole.stderr
+
+
 def test_a_typed_turn_that_does_not_fit_is_said_and_the_chat_goes_on(typed_chat, tiny_model, context):
     process, type_ = typed_chat(tiny_model, "--max-model-len", 32)
     type_("z" * 100 + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from octavo.llm import LLM
 
 _PROMPT = "> "
+_COMMAND = re.compile(r"/\w+")
+"""What somebody who types it means as a command, and not for the model."""
 _HELP = "/reset starts afresh, /stats shows figures, /exit or Ctrl-D leaves, Ctrl-C interrupts a reply"
 
 
@@ -98,6 +101,8 @@ class _Chat:
                 _say("a new conversation begins")
             elif text == "/stats":
                 _say(self._stats())
+            elif self._interactive and _COMMAND.fullmatch(text):
+                _say(f"{text} is no command: {_HELP}")
             elif text:
                 self._turn(text)
 

@@ -67,7 +67,11 @@ class Reply:
         parts.append(f"{self.num_output_tokens:,} generated")
         if self.tokens_per_second is not None:
             parts.append(f"{self.tokens_per_second:.1f} tokens/s")
-        return " | ".join(parts) + (" | interrupted" if self.interrupted else "")
+        if self.interrupted:
+            parts.append("interrupted")
+        elif any(answer.finish_reason == "length" for answer in self.output.outputs):
+            parts.append("cut at the token limit")
+        return " | ".join(parts)
 
 
 def stream_reply(
