@@ -39,7 +39,7 @@ MaxModelLen = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="Most tokens of prompt and reply together. Default: what the model allows.",
+        help="Most tokens of prompt and reply together. Default: what the model and the KV cache allow.",
     ),
 ]
 Threads = Annotated[
