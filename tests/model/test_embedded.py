@@ -98,7 +98,7 @@ def test_what_is_not_the_model_is_refused_and_leaves_nothing(small_model, privat
 def test_another_wheel_or_no_file_is_refused(small_model, tmp_path):
     with zipfile.ZipFile(tmp_path / "other.whl", "w") as archive:
         archive.writestr("other/__init__.py", "")
-    for given in (tmp_path / "other.whl", tmp_path / "missing.whl", tmp_path):
+    for given in (tmp_path / "other.whl", tmp_path / "missing.whl", tmp_path, Path("/dev/zero")):
         with pytest.raises(ModelNotFoundError):
             pull_embedded(given)
 

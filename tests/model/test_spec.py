@@ -64,6 +64,23 @@ def test_shapes_list_the_output_matrix_only_when_untied(config):
     assert len(tied) == 2 + 9 * 2
 
 
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"theta": 1e300},
+        {"theta": 1e-300},
+        {"theta": 1e4, "kind": "linear", "factor": 1e300},
+        {"theta": 1e4, "kind": "linear", "factor": 1e-300},
+        {"theta": 1e4, "kind": "llama3", "factor": 8.0, "low_freq_factor": 1e-320, "high_freq_factor": 2e-320},
+        {"theta": 1e4, "kind": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0},
+    ],
+)
+def test_rotary_settings_that_float32_cannot_follow_are_refused_without_a_warning(config, rope, recwarn):
+    with pytest.raises(UnsupportedModelError, match="rotary"):
+        dataclasses.replace(spec_from_hf_config(config), rope=RopeSpec(**rope))
+    assert not recwarn.list
+
+
 def test_frequency_factors_must_fit_the_head(config):
     rope = RopeSpec(10000.0, kind="factors", freq_factors=(1.0,))
     with pytest.raises(UnsupportedModelError, match="needs 8 rotary factors, not 1"):

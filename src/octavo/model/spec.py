@@ -123,6 +123,14 @@ class ModelSpec:
             raise UnsupportedModelError(
                 f"head_dim {self.head_dim} needs {self.head_dim // 2} rotary factors, not {len(factors)}"
             )
+        for name in ("theta", "factor"):
+            if not 1e-30 <= getattr(self.rope, name) <= 1e30:
+                raise UnsupportedModelError(f"rotary {name} {getattr(self.rope, name)} is beyond float32's reach")
+        try:
+            with np.errstate(over="raise", divide="raise", invalid="raise"):
+                self.rope.inv_freq(self.head_dim)
+        except FloatingPointError as error:
+            raise UnsupportedModelError(f"rotary frequencies in float32 do not exist: {self.rope} ({error})") from error
 
     @property
     def num_layers(self) -> int:
