@@ -6,6 +6,8 @@ What is public is loaded when it is first used, so that a command that needs no 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from octavo import errors
+
 if TYPE_CHECKING:
     from octavo.async_engine import AsyncEngine
     from octavo.config import EngineConfig
@@ -24,6 +26,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "__version__",
+    "errors",
 ]
 
 _HOMES = {
