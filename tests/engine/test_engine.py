@@ -27,7 +27,9 @@ def add(
 
 def finish(engine: Engine) -> dict[str, RequestOutput]:
     whole: dict[str, RequestOutput] = {}
-    while engine.has_unfinished:
+    for _ in range(1000):
+        if not engine.has_unfinished:
+            break
         for output in engine.step():
             if output.request_id in whole:
                 whole[output.request_id].extend(output)
