@@ -127,6 +127,7 @@ def test_a_model_without_chat_template_points_to_raw(octavo, assert_one_line_err
     copy = Path(shutil.copytree(tiny_model, tmp_path / "plain"))
     (copy / "chat_template.jinja").unlink()
     assert_one_line_error(octavo("generate", "-m", copy, "hello"), 1, "chat template", "--raw")
+    assert_one_line_error(octavo("chat", copy), 1, "chat template", "--raw")
 
 
 def test_stdin_that_is_not_utf8_is_one_line(environment, tiny_model):

@@ -76,7 +76,9 @@ def chat(
         seed=seed,
     )
     with open_llm(model, options) as llm:
-        _Chat(llm, params, system, interactive=sys.stdin.isatty()).run()
+        conversation = _Chat(llm, params, system, interactive=sys.stdin.isatty())
+        conversation.check()
+        conversation.run()
 
 
 class _Chat:
@@ -88,6 +90,19 @@ class _Chat:
         self._interactive = interactive
         self._opening = [] if system is None else [{"role": "system", "content": system}]
         self._messages = list(self._opening)
+
+    def check(self) -> None:
+        """Render a first turn: a model that cannot chat is refused before anybody types.
+
+        Raises:
+            TemplateError: the model has no chat template, or it refuses how a chat begins.
+        """
+        from octavo.errors import TemplateError
+
+        try:
+            self._llm.render([*self._opening, {"role": "user", "content": "Hello!"}])
+        except TemplateError as error:
+            raise TemplateError(f"{error} (octavo generate --raw does without a chat template)") from error
 
     def run(self) -> None:
         if self._interactive:
