@@ -54,6 +54,12 @@ Nd array_of(const char* name, const std::string& wanted, nb::handle value) {
   if (!nb::try_cast(value, array, false))  // never converted: a copy would be written to, or made at every step
     throw nb::type_error(
         (std::string(name) + " must be a C-contiguous " + wanted + "; got " + described(value)).c_str());
+  // The compiler takes it for granted that a number lies at a multiple of its size.
+  constexpr size_t kSize = sizeof(typename Nd::Scalar);
+  if (reinterpret_cast<uintptr_t>(array.data()) % kSize != 0)
+    throw nb::type_error((std::string(name) + " must be a C-contiguous " + wanted + ", aligned to " +
+                          std::to_string(kSize) + " bytes; got " + described(value) + " that is not")
+                             .c_str());
   return array;
 }
 
@@ -300,6 +306,9 @@ std::vector<std::pair<std::string, Array<uint8_t>>> buffers(nb::handle_t<Model> 
   return list;
 }
 
+// A position up to here is exact in float, and so is what a rotary angle is computed from.
+constexpr int kMaxSeqLen = 1 << 24;
+
 void check_pool(const DecoderShape& shape, const KVPool& pool) {
   const KVShape& kv = pool.shape();
   check(kv.num_kv_heads == shape.num_kv_heads && kv.head_dim == shape.head_dim &&
@@ -311,6 +320,7 @@ void check_tables(const KVPool& pool, const In<int32_t, 1>& seq_lens, const In<i
   const size_t groups = pool.shape().group_sizes.size(), seqs = seq_lens.shape(0), width = tables.shape(2);
   check_length("block_tables", tables.shape(0), groups);
   check_length("block_tables of a group", tables.shape(1), seqs);
+  check_between("the width of block_tables", int64_t(width), 0, kMaxSeqLen);
   const int block_size = pool.shape().block_size;
   for (size_t s = 0; s < seqs; s++) {
     const size_t blocks = (size_t(seq_lens.data()[s]) + block_size - 1) / block_size;
@@ -352,15 +362,16 @@ void forward(Model& self, const KVPool& pool, nb::handle token_ids_array, nb::ha
   for (size_t s = 0; s < r; s++) {
     const int queries = query_start_loc.data()[s + 1] - query_start_loc.data()[s];
     check(queries > 0, "sequence " + std::to_string(s) + " has no tokens in this pass");
-    // Rotary angles are reduced exactly below 2^21 quadrants, and a table that long holds any real context.
-    check_between("seq_lens", seq_lens.data()[s], queries, 1 << 24);
+    check_between("seq_lens", seq_lens.data()[s], queries, kMaxSeqLen);
   }
   check_tables(pool, seq_lens, block_tables);
   check(copies.shape(0) == 0 || copies.shape(1) == 2, "copies must be pairs");
+  check_between("the number of copies", int64_t(copies.shape(0)), 0, INT32_MAX);
   for (size_t i = 0; i < copies.shape(0); i++) {
     check_range("copies (source)", copies.data() + 2 * i, 1, 0, pool.num_blocks());
     check_range("copies (target)", copies.data() + 2 * i + 1, 1, 1, pool.num_blocks());
   }
+  check_between("the number of logit_rows", int64_t(l), 0, INT32_MAX);
   check_range("logit_rows", logit_rows.data(), l, 0, int64_t(n));
   check_length("logits", logits.shape(0), l);
   check_length("a row of logits", logits.shape(1), shape.vocab_size);

@@ -18,6 +18,7 @@ void* map(size_t bytes) {
 
 Memory::Memory(size_t bytes) {
   if (bytes == 0) return;
+  if (bytes > SIZE_MAX / 2) throw std::bad_alloc();  // what is rounded up below must not wrap
   if (bytes < kHugePage) {
     data_ = static_cast<uint8_t*>(map(bytes));
     bytes_ = bytes;

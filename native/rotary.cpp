@@ -5,8 +5,9 @@
 namespace octavo {
 namespace {
 
-// x = quadrant * pi/2 + r, |r| <= pi/4. pi/2 in three parts whose products with a quadrant below 2^21 are exact
-// enough for 1e-9 (Cody and Waite 1980): angles here stay below the longest context.
+// x = quadrant * pi/2 + r, |r| <= pi/4. pi/2 in three parts whose products with a quadrant below 2^21, which is a
+// context of three million tokens, are exact enough for 1e-9 (Cody and Waite 1980). Beyond that r loses a bit for each
+// doubling of the context.
 constexpr double kTwoOverPi = 0.63661977236758134308;
 constexpr double kHalfPi1 = 1.5707963267341256;
 constexpr double kHalfPi2 = 6.0771005063039866e-11;

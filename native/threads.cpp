@@ -88,6 +88,9 @@ ThreadPool::ThreadPool(int threads) : process_(getpid()), barrier_(threads), cou
     stop();
     throw std::runtime_error("threads is " + std::to_string(threads) + ", but the system grants no more than " +
                              std::to_string(workers_.size() + 1));
+  } catch (...) {
+    stop();
+    throw;
   }
 }
 

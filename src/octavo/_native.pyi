@@ -1,7 +1,7 @@
 """The native core: weights, KV pool, forward pass and sampler. Sizes are checked here, at the binding.
 
-Every function raises ``TypeError`` for an argument that is no array of its dtype and dimensions, C-contiguous, and
-``ValueError`` for a length or value that is not allowed, before anything is written; the message names the
+Every function raises ``TypeError`` for an argument that is no array of its dtype and dimensions, C-contiguous and
+aligned, and ``ValueError`` for a length or value that is not allowed, before anything is written; the message names the
 argument. It raises ``MemoryError`` when memory runs out, and releases the GIL while it computes. One object is used
 by one thread at a time; a second caller gets ``RuntimeError``.
 """

@@ -141,7 +141,9 @@ def test_an_array_of_another_kind_is_refused_by_name(calls, function, name):
     ):
         with pytest.raises(TypeError, match=rf"^{name} must be a C-contiguous .*; got "):
             calls.call(function, {name: bad})
-    refuse(calls, function, {name: good.astype(other)}, TypeError, f"^{name} must be")
+    odd = np.frombuffer(bytearray(good.nbytes + 1), good.dtype, good.size, offset=1).reshape(good.shape)
+    for bad in (good.astype(other), odd):
+        refuse(calls, function, {name: bad}, TypeError, f"^{name} must be")
 
 
 @pytest.mark.parametrize(("function", "name"), ARRAYS)
