@@ -12,6 +12,9 @@ import time
 
 import pytest
 
+from octavo import LLM, SamplingParams
+from octavo.cli.reply import stream_reply
+
 FIGURES = re.compile(r"\[(\d+) of (\d+) prompt tokens reused \| (\d+) computed \| first token after \d")
 
 
@@ -97,6 +100,17 @@ def test_ctrl_c_interrupts_the_reply_and_keeps_the_chat(typed_chat, smollm2_gguf
     assert "2 replies" in shown
     assert len(figures(shown)) == 2
     assert "Traceback" not in shown
+
+
+def test_what_was_shown_belongs_to_the_interrupted_reply(tiny_model):
+    def shown_and_interrupted(text):
+        raise KeyboardInterrupt
+
+    with LLM(tiny_model, kv_memory="1MiB") as llm:
+        params = SamplingParams(temperature=0, max_tokens=4)
+        reply = stream_reply(llm, "fox", params, shown_and_interrupted, keep_when_interrupted=True)
+    assert reply.interrupted
+    assert reply.num_output_tokens == 1
 
 
 def test_a_mistyped_command_is_not_sent_to_the_model(typed_chat, tiny_model):

@@ -98,12 +98,13 @@ def stream_reply(
     increments = llm.stream(prompt, params, timeout=timeout)
     try:
         for increment in increments:
-            for answer in increment.outputs:
-                write(answer.text)
+            # Kept before it is shown: what was seen belongs to an interrupted reply.
             if whole is None:
                 whole = increment
             else:
                 whole.extend(increment)
+            for answer in increment.outputs:
+                write(answer.text)
     except KeyboardInterrupt:
         if not keep_when_interrupted:
             raise
