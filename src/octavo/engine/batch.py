@@ -32,7 +32,8 @@ _PARAMETERS = np.dtype(
         ("seeds", np.uint64),
         ("choices", np.int32),
         ("num_top", np.int32),
-    ]
+    ],
+    align=True,  # a column of one row is handed on as it lies there, and the native core reads no crooked address
 )
 """One running request's row of sampling parameters; the names are those of :class:`SampleBatch`."""
 
