@@ -76,7 +76,6 @@ def test_the_edges_of_every_range_are_allowed() -> None:
 def test_defaults_are_those_users_know() -> None:
     params = SamplingParams()
     assert (params.temperature, params.top_p, params.max_tokens, params.n) == (1.0, 1.0, 16, 1)
-    assert not params.greedy and SamplingParams(temperature=0).greedy
 
 
 def test_one_stop_string_and_a_list_of_one_are_the_same() -> None:

@@ -189,7 +189,7 @@ class AnyOrder(RuleBasedStateMachine):
         for request in self.requests:
             self.drop(request, tail=True)
         self.manager.check()
-        assert self.manager.referenced_blocks() == 0, "an idle engine holds nothing"
+        assert self.manager.num_referenced_blocks == 0, "an idle engine holds nothing"
 
     # What must hold after each of them
 
@@ -197,7 +197,7 @@ class AnyOrder(RuleBasedStateMachine):
     def bookkeeping_is_sound(self) -> None:
         self.manager.check()
         assert self.manager.num_cached_blocks == len(self.published)
-        assert self.manager.referenced_blocks() == len(self.held())
+        assert self.manager.num_referenced_blocks == len(self.held())
 
     @invariant()
     def every_sequence_reads_its_own_tokens(self) -> None:

@@ -5,7 +5,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from octavo.model import bfloat16
-from octavo.model.bfloat16 import from_bfloat16, to_bfloat16
+from octavo.model.bfloat16 import to_bfloat16
+
+
+def from_bfloat16(bits: np.ndarray) -> np.ndarray:
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
 
 words = arrays(np.uint32, st.integers(1, 64), elements=st.integers(0, 2**32 - 1))
 # Words whose lower half is at, just under or just over the middle: where rounding decides.

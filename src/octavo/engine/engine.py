@@ -205,10 +205,10 @@ class Engine:
     def check_idle(self) -> None:
         """Raise BlockError unless the engine is idle, holds no block, and its bookkeeping is sound."""
         self.kv.check()
-        if self.has_unfinished or self.scheduler.has_unfinished or self.kv.referenced_blocks():
+        if self.has_unfinished or self.scheduler.has_unfinished or self.kv.num_referenced_blocks:
             raise BlockError(
                 f"not idle: {len(self._groups)} request groups, {self.num_running} running, "
-                f"{self.num_waiting} waiting, {self.kv.referenced_blocks()} blocks held"
+                f"{self.num_waiting} waiting, {self.kv.num_referenced_blocks} blocks held"
             )
 
     # One step ----------------------------------------------------------------------------------------

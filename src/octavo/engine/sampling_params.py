@@ -111,10 +111,6 @@ class SamplingParams:
             object.__setattr__(self, "allowed_token_ids", allowed)
 
     @property
-    def greedy(self) -> bool:
-        return self.temperature == 0
-
-    @property
     def stop_strings(self) -> tuple[str, ...]:
         """``stop`` as it was normalised: a tuple of non-empty strings."""
         return tuple(self.stop or ())

@@ -244,11 +244,7 @@ class KVCacheManager:
         return len(self._index)
 
     @property
-    def usage(self) -> float:
-        """Share of the usable blocks that somebody holds, 0 to 1."""
-        return self.referenced_blocks() / (self.num_blocks - 1)
-
-    def referenced_blocks(self) -> int:
+    def num_referenced_blocks(self) -> int:
         """Blocks that somebody holds. An idle engine has none."""
         return self.num_blocks - 1 - self._pool.num_free
 

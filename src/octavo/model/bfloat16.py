@@ -25,11 +25,6 @@ def to_bfloat16(array: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
     return bits.reshape(array.shape)
 
 
-def from_bfloat16(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
-    """The float32 values that bfloat16 ``bits`` stand for, exactly."""
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-
-
 def _round(word: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
     upper = word >> np.uint32(16)
     rounded = (word + ((upper & np.uint32(1)) + np.uint32(0x7FFF))) >> np.uint32(16)
