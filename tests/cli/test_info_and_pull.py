@@ -30,6 +30,16 @@ def test_info_says_what_the_engine_allocates(octavo, tiny_model):
     assert cache["max_model_len"] == summary.max_model_len
 
 
+def test_info_describes_a_model_that_does_not_fit_here(octavo, tiny_model, tmp_path):
+    config = json.loads((tiny_model / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 4096, "intermediate_size": 2**20}))
+    facts = json.loads(octavo("info", tmp_path, "--json").stdout)
+    assert facts["model"]["num_layers"] == 4096
+    assert facts["kv_cache"]["bytes_per_token"] == 4096 * 2 * 2 * 16 * 2
+    assert "holds 0 tokens" in facts["kv_cache"]["refused"]
+    assert "holds 0 tokens" in octavo("info", tmp_path).stdout
+
+
 def test_info_says_what_the_machine_offers(octavo, tiny_model):
     machine = json.loads(octavo("info", tiny_model, "--json").stdout)["machine"]
     assert machine["instruction_sets"] == _native.supported_isas()

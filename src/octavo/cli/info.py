@@ -28,7 +28,7 @@ def info(
     """Show a model, its KV bytes, and what this machine offers.
 
     Reads the model's configuration, not its weights. The KV cache shown is the one an engine would allocate if it
-    started now.
+    started now; where there is too little memory for that, it says so.
     """
     from octavo.cli.progress import byte_progress
     from octavo.config import EngineConfig
@@ -73,16 +73,22 @@ def _model(source: ModelSource) -> dict[str, Any]:
 
 
 def _kv_cache(spec: ModelSpec, config: EngineConfig) -> dict[str, Any]:
-    """What an engine with this configuration would allocate if it started now."""
+    """What an engine with this configuration would allocate if it started now, or why it would not start."""
     from octavo.engine.memory import free_memory
-    from octavo.planner import plan
+    from octavo.errors import CapacityError
+    from octavo.planner import bytes_per_block, bytes_per_token, plan
 
-    planned = plan(spec, config, free_memory=max(free_memory() - 2 * spec.num_parameters, 0))
-    return {
+    costs: dict[str, Any] = {
         "kv_dtype": config.kv_dtype,
-        "bytes_per_token": planned.bytes_per_token,
-        "block_size": planned.block_size,
-        "bytes_per_block": planned.block_bytes,
+        "bytes_per_token": bytes_per_token(spec),
+        "block_size": config.block_size,
+        "bytes_per_block": bytes_per_block(spec, config.block_size),
+    }
+    try:
+        planned = plan(spec, config, free_memory=max(free_memory() - 2 * spec.num_parameters, 0))
+    except CapacityError as error:
+        return costs | {"refused": str(error)}
+    return costs | {
         "num_blocks": planned.num_blocks,
         "num_tokens": planned.num_tokens,
         "bytes": planned.nbytes,
@@ -137,6 +143,13 @@ def _show(facts: dict[str, Any]) -> None:
     Console().print(table)
 
 
+def _allocation(cache: dict[str, Any]) -> str:
+    return (
+        f"{cache['num_blocks']:,} blocks for {cache['num_tokens']:,} tokens, {cache['bytes']:,} bytes, "
+        f"requests of up to {cache['max_model_len']:,} tokens"
+    )
+
+
 def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     model, cache, machine = facts["model"], facts["kv_cache"], facts["machine"]
     windows = ", ".join(f"{window:,}" for window in model["windows"])
@@ -155,11 +168,7 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("weights", f"{model['weight_bytes']:,} bytes in memory (bf16)"),
         ("KV per token", f"{cache['bytes_per_token']:,} bytes ({cache['kv_dtype']})"),
         ("KV per block", f"{cache['bytes_per_block']:,} bytes for {cache['block_size']} tokens"),
-        (
-            "KV cache here",
-            f"{cache['num_blocks']:,} blocks for {cache['num_tokens']:,} tokens, {cache['bytes']:,} bytes, "
-            f"requests of up to {cache['max_model_len']:,} tokens",
-        ),
+        ("KV cache here", cache.get("refused") or _allocation(cache)),
         (
             "instruction sets",
             f"{', '.join(machine['instruction_sets'])} (in use: {machine['instruction_set']})",
