@@ -1,4 +1,4 @@
-"""Run by test_leaving.py in a process of its own: Python ends, or forks, while an AsyncEngine computes."""
+"""Run by test_leaving.py in a process of its own: Python ends, or forks, while an engine computes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 
 from exactness_lab import small_lab
 
@@ -13,11 +14,27 @@ from octavo.async_engine import AsyncEngine
 from octavo.engine.assemble import Assembly
 from octavo.engine.sampling_params import SamplingParams
 from octavo.errors import EngineDeadError
+from octavo.llm import LLM
 
 core = small_lab("mha", "generic").start(threads=1, num_blocks=200).engine
+endless = SamplingParams(max_tokens=None, ignore_eos=True)
+
+
+def stream_for_ever(llm: LLM, began: threading.Event) -> None:
+    while True:
+        for _ in llm.stream([1, 2, 3], endless):
+            began.set()
+
+
+if sys.argv[1] == "exit in a daemon thread":
+    began = threading.Event()
+    llm = LLM.from_assembly(Assembly(core, None, None, None))  # type: ignore[arg-type]
+    threading.Thread(target=stream_for_ever, args=(llm, began), daemon=True).start()
+    began.wait()
+    sys.exit()
+
 engine = AsyncEngine.from_assembly(Assembly(core, None, None, None))  # type: ignore[arg-type]
 loop = asyncio.new_event_loop()
-endless = SamplingParams(max_tokens=None, ignore_eos=True)
 outputs = engine.generate([1, 2, 3], endless)
 loop.run_until_complete(anext(outputs))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -63,6 +64,8 @@ class Driver:
         self._inboxes: dict[str, Inbox] = {}
         self._waiting: dict[Inbox, None] = {}
         self._process = os.getpid()
+        # When Python exits while a daemon thread drives: a thread cut off in the native core ends the process.
+        weakref.finalize(self, _end_driving, self._driving, self._process)
 
     def add(self, groups: Iterable[RequestGroup], inbox: Inbox) -> None:
         """Have ``groups`` computed; their outputs, or the reason why not, arrive in ``inbox``."""
@@ -165,3 +168,9 @@ class Driver:
     def _abort(self, request_id: str) -> None:
         self._inboxes.pop(request_id, None)
         self._engine.abort(request_id)
+
+
+def _end_driving(driving: threading.Lock, process: int) -> None:
+    """Wait for the step that runs, and let no other begin."""
+    if os.getpid() == process:  # a lock that was taken at a fork is never given back
+        driving.acquire()
