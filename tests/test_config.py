@@ -83,3 +83,8 @@ def test_the_users_cache_is_where_the_environment_says(monkeypatch: pytest.Monke
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert user_cache() == tmp_path / ".cache" / "octavo"
+
+
+def test_no_more_sequences_run_than_a_step_has_tokens() -> None:
+    assert EngineConfig(max_num_seqs=64, max_num_batched_tokens=10).max_num_running == 10
+    assert EngineConfig(max_num_seqs=4, max_num_batched_tokens=10).max_num_running == 4

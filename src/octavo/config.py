@@ -128,6 +128,13 @@ class EngineConfig:
             _check_int("seed", self.seed, 0, 2**63 - 1)
 
     @property
+    def max_num_running(self) -> int:
+        """Most sequences that run at once. Every running decode fits the budget of every step, so no more may run
+        than the budget has tokens.
+        """
+        return min(self.max_num_seqs, self.max_num_batched_tokens)
+
+    @property
     def kv_memory_bytes(self) -> int | None:
         """The byte budget for the KV pool, if one was given."""
         return None if self.kv_memory is None else parse_bytes(self.kv_memory)

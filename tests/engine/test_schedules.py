@@ -78,7 +78,7 @@ class Watch:
         output = self._schedule()
         scheduled = set(output.requests)
         assert output.total_num_tokens <= scheduler.max_num_batched_tokens, "the budget bounds a step"
-        assert len(scheduler.running) + len(output.forks) <= scheduler.max_num_seqs
+        assert len(scheduler.running) + len(output.forks) <= self.engine.config.max_num_running
         if running:
             assert running[0] in scheduled, "the oldest always progresses"
         for request in decoding:

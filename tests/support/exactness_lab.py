@@ -136,7 +136,7 @@ class Lab:
             model,
             block_size=block_size,
             num_blocks=num_blocks,
-            max_logit_rows=min(settings.max_num_seqs, settings.max_num_batched_tokens),
+            max_logit_rows=settings.max_num_running,
         )
         namespace = Namespace(
             weights_digest=self._digest,

@@ -181,7 +181,7 @@ def _runner(loaded: LoadedModel, memory: MemoryPlan, config: EngineConfig) -> Mo
             loaded.model,
             block_size=memory.block_size,
             num_blocks=memory.num_blocks,
-            max_logit_rows=min(config.max_num_seqs, config.max_num_batched_tokens),
+            max_logit_rows=config.max_num_running,
         )
     except MemoryError as error:
         raise CapacityError(

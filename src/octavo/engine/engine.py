@@ -68,7 +68,7 @@ class Engine:
         )
         self.scheduler = Scheduler(
             self.kv,
-            max_num_seqs=config.max_num_seqs,
+            max_num_running=config.max_num_running,
             max_num_batched_tokens=config.max_num_batched_tokens,
         )
         self.intake = Intake(
@@ -87,7 +87,7 @@ class Engine:
         self._tokenizer = tokenizer
         self._batches = BatchBuilder(
             num_groups=plan.num_groups,
-            max_num_seqs=self.scheduler.max_num_seqs,
+            max_num_seqs=config.max_num_running,
             max_blocks=-(-plan.max_model_len // plan.block_size),
             max_num_tokens=config.max_num_batched_tokens,
             vocab_size=vocab_size,

@@ -46,14 +46,12 @@ class Scheduler:
     request does not displace a running one of lower priority; it goes first when room appears.
     """
 
-    def __init__(self, kv: KVCacheManager, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    def __init__(self, kv: KVCacheManager, *, max_num_running: int, max_num_batched_tokens: int) -> None:
         self.kv = kv
         self.max_num_batched_tokens = max_num_batched_tokens
-        # Every running decode fits the budget of every step, so no more may run than the budget has tokens.
-        self.max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
         self.waiting: list[Request] = []
         self.running: list[Request] = []
-        self._free_rows = list(range(self.max_num_seqs - 1, -1, -1))
+        self._free_rows = list(range(max_num_running - 1, -1, -1))
 
     def __iter__(self) -> Iterator[Request]:
         yield from self.running
