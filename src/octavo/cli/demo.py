@@ -112,7 +112,7 @@ def _race(llm: LLM, messages: list[dict[str, str]]) -> _Pair:
 
     params = _params(max_tokens=_RACE_TOKENS, ignore_eos=True)
     done = 0
-    with token_progress("one reply without a cache") as report:
+    with token_progress(f"one reply without a cache, {_RACE_SECONDS:.0f} s at most") as report:
 
         def count(_: str) -> None:
             nonlocal done
