@@ -89,3 +89,53 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(environment, smollm2_g
     assert b"Traceback" not in stderr
     assert b"error" not in stderr
     process.stderr.close()
+
+
+def with_streams(environment, redirections, *arguments, **variables):
+    """The command, started by a shell with these redirections after it."""
+    return subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {redirections}', "sh", sys.executable, "-m", "octavo", *map(str, arguments)],
+        env={**environment, **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=300,
+    )
+
+
+def test_a_closed_stdin_is_empty(environment, tiny_model):
+    done = with_streams(environment, "<&-", "generate", "--raw", "-m", tiny_model)
+    assert done.returncode == 2
+    assert b"stdin is empty" in done.stderr
+    assert with_streams(environment, "<&-", "chat", tiny_model).returncode == 0
+
+
+def test_a_closed_stdout_is_said_before_anything_is_loaded(environment, tiny_model):
+    done = with_streams(environment, ">&-", "generate", "-m", tiny_model, "hi")
+    assert (done.returncode, done.stderr) == (1, b"octavo: error: standard output is closed, and answers go there\n")
+
+
+def test_with_a_closed_stderr_nothing_but_the_answer_is_on_stdout(environment, tiny_model):
+    done = with_streams(environment, "2>&-", "generate", "-m", tiny_model, "--max-tokens", 2, "hi")
+    assert done.returncode == 0 and done.stdout and b"octavo" not in done.stdout
+    done = with_streams(environment, "2>&-", "generate", "-m", tiny_model, "--top-p", 5, "hi")
+    assert (done.returncode, done.stdout) == (1, b"")
+
+
+def test_a_full_disk_under_stdout_is_one_line(environment, tiny_model):
+    done = with_streams(environment, ">/dev/full", "generate", "-m", tiny_model, "--max-tokens", 2, "hi")
+    assert done.returncode == 1
+    assert b"No space left" in done.stderr and b"Traceback" not in done.stderr
+
+
+def test_an_answer_is_shown_in_any_encoding(environment, tiny_model):
+    arguments = ("generate", "-m", tiny_model, "--max-tokens", 20, "caf\u00e9")
+    utf8 = with_streams(environment, "", *arguments, PYTHONIOENCODING="utf-8")
+    ascii = with_streams(environment, "", *arguments, PYTHONIOENCODING="ascii")
+    assert (utf8.returncode, ascii.returncode) == (0, 0), ascii.stderr
+    wanted = utf8.stdout.decode("utf-8").encode("ascii", "backslashreplace")
+    assert ascii.stdout == wanted != utf8.stdout
+
+
+@pytest.mark.parametrize("command", [("generate", "--model=", "hi"), ("info", ""), ("pull", ""), ("chat", "")])
+def test_an_empty_name_is_not_the_default_model(command, assert_one_line_error_in_process):
+    assert_one_line_error_in_process(list(command), 1, "the model name is empty")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
+from pathlib import Path
 
 _INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
@@ -17,6 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command was not understood. 130: interrupted by Ctrl-C. Whoever reads our output may stop: that ends the
     command quietly with 1.
     """
+    if sys.stdout is None:
+        return _fail("standard output is closed, and answers go there")
+    _repair_streams()
     import typer
 
     from octavo.cli.app import app
@@ -45,6 +50,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = "" if told.get("debug") else " (--debug shows the trace)"
         return _fail(f"unexpected {type(error).__name__}: {error}{hint}", trace=told.get("debug", False))
     return status if isinstance(status, int) else 0
+
+
+def _repair_streams() -> None:
+    """Let a closed stdin be empty and a closed stderr be nobody, and no character be one too many for stdout.
+
+    Where ``sys.stderr`` is None, ``print`` would write to stdout instead.
+    """
+    if sys.stdin is None:
+        sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115 - for as long as the process runs
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _fail(message: str, *, status: int = 1, trace: bool = False) -> int:

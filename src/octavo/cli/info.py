@@ -35,7 +35,7 @@ def info(
     from octavo.model.source import DEFAULT_MODEL, resolve_model
 
     config = EngineConfig(**given(kv_memory=kv_memory, block_size=block_size, max_model_len=max_model_len))
-    name = model or DEFAULT_MODEL
+    name = DEFAULT_MODEL if model is None else model
     with byte_progress(f"fetching {name}") as report:
         source = resolve_model(name, progress=report)
     facts = {

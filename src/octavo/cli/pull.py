@@ -27,7 +27,7 @@ def pull(
     from octavo.model.embedded import EMBEDDED_MODEL, pull_embedded
     from octavo.model.source import DEFAULT_MODEL, resolve_model
 
-    name = model or DEFAULT_MODEL
+    name = DEFAULT_MODEL if model is None else model
     if name == EMBEDDED_MODEL:
         with byte_progress(f"fetching {name}") as report:
             print(pull_embedded(from_file, progress=report))

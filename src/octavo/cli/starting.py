@@ -28,7 +28,7 @@ def open_llm(model: str | None, options: dict[str, Any]) -> LLM:
 
     # What is wrong with the options is said before anything is fetched.
     choose_isa(EngineConfig(**options).isa)
-    name = model or DEFAULT_MODEL
+    name = DEFAULT_MODEL if model is None else model
     if name == EMBEDDED_MODEL:
         with byte_progress(f"fetching {name}") as report:
             embedded_file(progress=report)
