@@ -125,6 +125,18 @@ def test_an_offline_hub_without_a_cached_copy_is_one_readable_error(tmp_path):
     assert last.startswith("octavo.errors.ModelNotFoundError: cannot fetch 'owner/name' from the hub")
 
 
+def test_whatever_goes_wrong_in_a_fetch_is_one_readable_error(monkeypatch):
+    class ReadError(Exception):
+        """As httpx raises it when a connection breaks; it derives from nothing that hub or system know."""
+
+    def broken(*_, **__):
+        raise ReadError("the line\nwas cut")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", broken)
+    with pytest.raises(ModelNotFoundError, match=r"cannot fetch 'owner/name' .*ReadError: the line was cut"):
+        resolve_model("owner/name")
+
+
 def test_weights_of_a_hub_id_are_fetched_when_asked_for_and_from_the_same_commit(folder, tmp_path, monkeypatch):
     commit, asked = tmp_path / "snapshots" / "c0ffee", []
 
