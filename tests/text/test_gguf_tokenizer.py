@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -199,3 +200,27 @@ def test_bad_metadata_is_refused_by_name(
     metadata = {**byte_level.metadata, **{f"tokenizer.ggml.{key}": value for key, value in change.items()}}
     with pytest.raises(error, match=says):
         tokenizer_from_gguf(metadata)
+
+
+@pytest.mark.parametrize("name", ["$A", "$B", "::0", "a b:0", "<s>:1", " "])
+def test_a_token_put_around_a_text_may_be_spelt_in_any_way(sentencepiece_fields: dict[str, Any], name: str) -> None:
+    """What a post-processor's template means by such a text is not what the vocabulary means by it."""
+    tokens = [name if token == "<s>" else token for token in sentencepiece_fields["tokens"]]
+    fields = {**sentencepiece_fields, "tokens": tokens}
+    tokenizer = tokenizer_from_gguf({f"tokenizer.ggml.{key}": value for key, value in fields.items()})
+    assert tokenizer.encode("the")[0] == tokens.index(name) == tokenizer.bos_token_id
+
+
+def test_a_token_of_a_hundred_thousand_characters_costs_no_more_than_its_vocabulary_can_cut_it_into(
+    sentencepiece_fields: dict[str, Any],
+) -> None:
+    """All 100,000 ways to cut it would be ten thousand million characters."""
+    grown = {
+        "tokens": [*sentencepiece_fields["tokens"], "a" * 100_000],
+        "token_type": [*sentencepiece_fields["token_type"], 1],
+        "scores": [*sentencepiece_fields["scores"], 0.0],
+    }
+    fields = {**sentencepiece_fields, **grown}
+    began = time.monotonic()
+    tokenizer_from_gguf({f"tokenizer.ggml.{key}": value for key, value in fields.items()})
+    assert time.monotonic() - began < 30

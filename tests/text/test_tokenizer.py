@@ -179,3 +179,14 @@ def test_tokens_and_ids_name_each_other(case: Any) -> None:
         assert ours.token(outside) is None
         assert ours.token_bytes(outside) == b""
     assert ours.token_id("no such token") is None
+
+
+def test_a_tokenizer_that_gives_up_on_a_text_is_an_error_of_ours(folder: Path) -> None:
+    """A post-processor that asks for a second text makes the library panic, and a panic is no Exception."""
+    content = json.loads((folder / "tokenizer.json").read_text())
+    second = [{"Sequence": {"id": "B", "type_id": 0}}]
+    content["post_processor"] = {"type": "TemplateProcessing", "single": second, "pair": second, "special_tokens": {}}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer = tokenizer_from_folder(folder)
+    with pytest.raises(InvalidRequestError, match="tokenizer fails"):
+        tokenizer.encode("the")

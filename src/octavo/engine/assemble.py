@@ -22,7 +22,7 @@ from octavo.planner import MemoryPlan, plan
 from octavo.text.chat import ChatTemplate, RenderedChat
 from octavo.text.folder_tokenizer import tokenizer_from_folder
 from octavo.text.gguf_tokenizer import tokenizer_from_gguf
-from octavo.text.tokenizer import TemplateSource, Tokenizer
+from octavo.text.tokenizer import TemplateSource, Tokenizer, is_panic
 
 Progress = Callable[[int, int], None]
 Messages = Sequence[Mapping[str, Any]]
@@ -170,6 +170,15 @@ def _check_weights_fit(source: ModelSource) -> None:
 
 
 def _tokenizer(source: ModelSource) -> Tokenizer:
+    try:
+        return _read_tokenizer(source)
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise ModelError(f"the tokenizer of {source.name} cannot be read: {error}") from error
+
+
+def _read_tokenizer(source: ModelSource) -> Tokenizer:
     origin = source.tokenizer_source
     return tokenizer_from_folder(origin) if isinstance(origin, Path) else tokenizer_from_gguf(origin)
 

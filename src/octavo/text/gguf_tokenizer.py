@@ -202,8 +202,9 @@ def _merges_from_scores(fields: _Fields, vocab: Mapping[str, int]) -> list[tuple
     if len(scores) != len(fields.tokens):
         raise ModelError(f"tokenizer.ggml.tokens has {len(fields.tokens)} entries and scores {len(scores)}")
     merges = []
+    lengths = {len(token) for token in vocab}  # of all the ways to cut a long token, few can be in the vocabulary
     for token, index in vocab.items():
-        cuts = [(token[:at], token[at:]) for at in range(1, len(token))]
+        cuts = [(token[:at], token[at:]) for at in lengths if at < len(token) and len(token) - at in lengths]
         pairs = [(left, right) for left, right in cuts if left in vocab and right in vocab]
         pairs.sort(key=lambda pair: (vocab[pair[0]], vocab[pair[1]]))
         merges += [(-scores[index], -len(left), -len(right), left, right) for left, right in pairs]

@@ -12,8 +12,13 @@ from tokenizers.processors import TemplateProcessing
 
 def surround(backend: Backend, bos: str | None, eos: str | None) -> None:
     """Let ``backend`` put ``bos`` before every text and ``eos`` after it; ``None`` puts nothing there."""
-    single = [*([f"{bos}:0"] if bos else []), "$A:0", *([f"{eos}:0"] if eos else [])]
-    specials = [(token, backend.token_to_id(token)) for token in {bos, eos} if token]
+    # Named for their place and not by their text, which could mean something in a template ("$B", "<s>:1").
+    specials = [
+        {"id": place, "ids": [backend.token_to_id(token)], "tokens": [token]}
+        for place, token in (("bos", bos), ("eos", eos))
+        if token
+    ]
+    single = [*(["bos:0"] if bos else []), "$A:0", *(["eos:0"] if eos else [])]
     backend.post_processor = TemplateProcessing(single=single, pair=[*single, "$B:1"], special_tokens=specials)
 
 

@@ -80,7 +80,12 @@ class Tokenizer:
             InvalidRequestError: as :meth:`encode`.
         """
         check_text(text, "prompt")
-        return self._backend.encode(text, add_special_tokens=add_special_tokens)
+        try:
+            return self._backend.encode(text, add_special_tokens=add_special_tokens)
+        except BaseException as error:
+            if not is_panic(error):
+                raise
+            raise InvalidRequestError(f"this model's tokenizer fails on this text: {error}", param="prompt") from error
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of ``token_ids``, taken as a text of its own. Bytes that are not UTF-8 become U+FFFD.
@@ -115,6 +120,11 @@ class Tokenizer:
     def _named_id(self, name: str) -> int | None:
         token = self.special_tokens.get(name)
         return None if token is None else self._backend.token_to_id(token)
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether the tokenizers library gave up. What it raises then is no ``Exception``, and its type is not exported."""
+    return type(error).__name__ == "PanicException"
 
 
 def check_text(text: object, param: str) -> None:
