@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -78,6 +80,19 @@ def test_ctrl_c_ends_a_generation_quietly_with_130(environment, smollm2_gguf):
     assert process.returncode == 130
     assert stderr.decode().replace("octavo: loading", "").count("\n") <= 1
     assert b"Traceback" not in stderr
+
+
+def test_ctrl_c_on_a_terminal_leaves_the_shell_a_line_of_its_own(environment, smollm2_gguf):
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "octavo", "generate", "-m", str(smollm2_gguf), *map(str, LONG)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=slave, env=environment) as process:
+        os.close(slave)
+        assert process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=300) == 130
+    shown = os.read(master, 1 << 16)  # the progress of loading among it
+    os.close(master)
+    assert shown.endswith(b"\r\n")
 
 
 def test_a_reader_that_goes_away_ends_the_command_quietly(environment, smollm2_gguf):

@@ -39,9 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (KeyboardInterrupt, typer.Abort):
-        if sys.stderr.isatty():
-            print(file=sys.stderr)  # so that the shell's prompt does not stand behind the ^C
-        return _INTERRUPTED
+        return _interrupted()
     except usage_error as error:
         return _fail(f"{_message_of(error)} (see: {_help_for(error)})", status=2)
     except OctavoError as error:
@@ -49,7 +47,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         hint = "" if told.get("debug") else " (--debug shows the trace)"
         return _fail(f"unexpected {type(error).__name__}: {error}{hint}", trace=told.get("debug", False))
+    if status == _INTERRUPTED:  # what typer makes of Ctrl-C in a command
+        return _interrupted()
     return status if isinstance(status, int) else 0
+
+
+def _interrupted() -> int:
+    if sys.stderr.isatty():
+        print(file=sys.stderr)  # the shell's prompt shall not stand behind the ^C
+    return _INTERRUPTED
 
 
 def _repair_streams() -> None:
