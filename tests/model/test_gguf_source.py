@@ -150,3 +150,15 @@ def test_named_chat_templates_are_all_kept(random_llama, write_gguf, config, met
     named = {"tokenizer.chat_template": "a", "tokenizer.chat_template.tool_use": "b"}
     source = GgufSource(write_gguf(random_llama(config), metadata | named), "m")
     assert source.chat_template == {"default": "a", "tool_use": "b"}
+
+
+@pytest.mark.parametrize("offset", [2**40, 2**63 - 1, 2**63, 2**64 - 32])
+def test_rotary_factors_that_lie_where_no_file_reaches_are_refused(random_llama, write_gguf, config, metadata, offset):
+    """They are read before everything else is checked."""
+    path = write_gguf(random_llama(config), metadata, extra={"rope_freqs.weight": np.ones(8, np.float32)})
+    content, name = bytearray(path.read_bytes()), b"rope_freqs.weight"
+    at = content.index(name) + len(name) + 4 + 8 + 4  # after the number of dimensions, the one there is, and the type
+    content[at : at + 8] = offset.to_bytes(8, "little")
+    path.write_bytes(content)
+    with pytest.raises(WeightsError, match="cut short"):
+        GgufSource(path, "x")

@@ -66,7 +66,11 @@ class GgufFile:
             WeightsError: the file is cut short; both sizes are in the message.
             UnsupportedModelError: a tensor has a type that gguf does not know.
         """
-        end = max((t.start + math.prod(self._stored_shape(name)) for name, t in self.tensors.items()), default=0)
+        self._check_end(
+            max((t.start + math.prod(self._stored_shape(name)) for name, t in self.tensors.items()), default=0)
+        )
+
+    def _check_end(self, end: int) -> None:
         if end > self.size:
             raise WeightsError(
                 f"{self.path} should have at least {end} bytes by its own index; it has {self.size}. "
@@ -111,6 +115,7 @@ class GgufFile:
                 f"Octavo needs at most {_CHUNK_ELEMENTS} float32 numbers there (type {_FLOAT32})"
             )
         values = np.empty(math.prod(tensor.shape), "<f4")
+        self._check_end(tensor.start + values.nbytes)  # before a place that no file has is looked for
         try:
             with self.path.open("rb", buffering=0) as file:
                 file.seek(tensor.start)
