@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from octavo import LLM
 from octavo.config import EngineConfig, parse_bytes, user_cache
 from octavo.errors import ConfigError, shown
 
@@ -88,3 +89,11 @@ def test_the_users_cache_is_where_the_environment_says(monkeypatch: pytest.Monke
 def test_no_more_sequences_run_than_a_step_has_tokens() -> None:
     assert EngineConfig(max_num_seqs=64, max_num_batched_tokens=10).max_num_running == 10
     assert EngineConfig(max_num_seqs=4, max_num_batched_tokens=10).max_num_running == 4
+
+
+def test_a_setting_that_does_not_exist_is_named_with_the_nearest_one() -> None:
+    with pytest.raises(ConfigError, match=r"no setting 'kv_memmory' \(did you mean 'kv_memory'\?\)"):
+        EngineConfig.of({"kv_memmory": "1GiB"})
+    with pytest.raises(ConfigError, match="there is no setting 'tensor_parallel_size'; there are block_size, "):
+        LLM("smollm2", tensor_parallel_size=2)
+    assert EngineConfig.of({"block_size": 32}) == EngineConfig(block_size=32)

@@ -42,7 +42,7 @@ class AsyncEngine:
         progress: Progress | None = None,
         **config: Any,
     ) -> None:
-        self._start(assemble(model, EngineConfig(**config), revision=revision, progress=progress))
+        self._start(assemble(model, EngineConfig.of(config), revision=revision, progress=progress))
 
     @classmethod
     def from_assembly(cls, assembly: Assembly) -> AsyncEngine:

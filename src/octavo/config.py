@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from octavo.errors import ConfigError, shown
 
@@ -126,6 +129,21 @@ class EngineConfig:
             _check_int("threads", self.threads, 1, 256)
         if self.seed is not None:
             _check_int("seed", self.seed, 0, 2**63 - 1)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> EngineConfig:
+        """A configuration from settings by name, as a caller gives them.
+
+        Raises:
+            ConfigError: there is no such setting, or as on construction.
+        """
+        known = [field.name for field in fields(cls)]
+        for name in settings:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f" (did you mean {close[0]!r}?)" if close else ""
+                raise ConfigError(f"there is no setting {name!r}{hint}; there are {', '.join(known)}")
+        return cls(**settings)
 
     @property
     def max_num_running(self) -> int:

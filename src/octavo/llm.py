@@ -55,7 +55,7 @@ class LLM:
         progress: LoadProgress | None = None,
         **config: Any,
     ) -> None:
-        self._start(assemble(model, EngineConfig(**config), revision=revision, progress=progress))
+        self._start(assemble(model, EngineConfig.of(config), revision=revision, progress=progress))
 
     @classmethod
     def from_assembly(cls, assembly: Assembly) -> LLM:

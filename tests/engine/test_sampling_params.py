@@ -5,6 +5,7 @@ import dataclasses
 import math
 import pickle
 
+import numpy as np
 import pytest
 
 from octavo.engine.sampling_params import SamplingParams
@@ -93,3 +94,20 @@ def test_params_are_frozen_and_can_be_copied() -> None:
         params.n = 2  # type: ignore[misc]
     assert copy.deepcopy(params) == params == pickle.loads(pickle.dumps(params))
     assert dataclasses.replace(params, n=2).n == 2
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    params = SamplingParams(
+        temperature=np.float32(0.5),
+        max_tokens=np.int64(5),
+        seed=np.int64(-1),
+        stop_token_ids=[np.int32(3)],
+        logit_bias={np.int64(7): np.float64(1.5)},
+    )
+    plain = SamplingParams(temperature=0.5, max_tokens=5, seed=-1, stop_token_ids=[3], logit_bias={7: 1.5})
+    assert params == plain
+    assert type(params.seed) is int and type(params.temperature) is float
+    with pytest.raises(InvalidRequestError, match="max_tokens"):
+        SamplingParams(max_tokens=np.float32(5))
+    with pytest.raises(InvalidRequestError, match="temperature"):
+        SamplingParams(temperature=np.float32("nan"))

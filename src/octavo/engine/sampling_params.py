@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 
 from octavo.errors import InvalidRequestError, shown
 
@@ -97,6 +98,11 @@ class SamplingParams:
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise InvalidRequestError(f"{name} must be True or False; got {shown(getattr(self, name))}", param=name)
+        # From here on they are Python's own numbers, whatever library's they came as.
+        for kind, names in ((int, _WHOLES), (float, _REALS)):
+            for name in names:
+                if getattr(self, name) is not None:
+                    object.__setattr__(self, name, kind(getattr(self, name)))
         object.__setattr__(self, "logit_bias", _logit_bias(self.logit_bias))
         object.__setattr__(self, "stop", _stop_strings(self.stop))
         stop_token_ids = () if self.stop_token_ids is None else self.stop_token_ids
@@ -130,14 +136,18 @@ _FLAGS = (
 )
 
 
+_WHOLES = ("n", "top_k", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs")
+_REALS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+
+
 def _whole(name: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not low <= int(value) <= high:
         raise InvalidRequestError(f"{name} must be a whole number from {low} to {high}; got {shown(value)}", param=name)
 
 
 def _real(name: str, value: object, low: float, high: float, *, above: bool = False) -> None:
     # Compared as it is: NaN lies in no range, and a whole number too long for a float is refused like any other.
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    number = isinstance(value, Real) and not isinstance(value, bool)
     if not number or not low <= value <= high or (above and value == low):  # type: ignore[operator]
         bounds = f"above {low:g} and at most {high:g}" if above else f"from {low:g} to {high:g}"
         raise InvalidRequestError(f"{name} must be a number {bounds}; got {shown(value)}", param=name)
@@ -153,7 +163,7 @@ def _logit_bias(bias: object) -> Mapping[int, float]:
     for token, value in bias.items():
         _whole("logit_bias", token, 0, _INT32_MAX)
         _real("logit_bias", value, -100.0, 100.0)
-    return dict(bias)
+    return {int(token): float(value) for token, value in bias.items()}
 
 
 def _stop_strings(stop: object) -> tuple[str, ...]:
@@ -171,4 +181,4 @@ def _token_ids(name: str, tokens: object) -> tuple[int, ...]:
         raise InvalidRequestError(f"{name} must be a list of token ids; got {shown(tokens)}", param=name)
     for token in tokens:
         _whole(name, token, 0, _INT32_MAX)
-    return tuple(tokens)
+    return tuple(int(token) for token in tokens)
