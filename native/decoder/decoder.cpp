@@ -76,7 +76,10 @@ void Decoder::forward(const KVPool& kv, const Batch& batch, float* logits) {
   threads_.run([&](int thread) {
     Pass pass{threads_, thread, &kv, &batch};
     pass.run(batch.num_tokens, [&](size_t i) {
-      weights_.embed(batch.token_ids[i], hidden_.as<float>() + i * stride_);
+      float* hidden = hidden_.as<float>() + i * stride_;
+      weights_.embed(batch.token_ids[i], hidden);
+      // Nobody writes these but gemm_add, with infinity times 0 where a value overflowed: none outlives its pass.
+      std::fill(hidden + shape_.hidden_size, hidden + stride_, 0.0f);
       rotary_factors(position_of_[i], shape_.inv_freq.data(), shape_.head_dim / 2,
                      cos_sin_.as<float>() + i * shape_.head_dim);
     });

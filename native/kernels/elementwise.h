@@ -30,9 +30,11 @@ static void rotate_into_tile(const float* x, const float* cos_sin, int head_dim,
   for (int i = 0; i < head_dim; i += 2) __builtin_memcpy(tile + i * kTileTokens + 2 * slot, rotated + i, 4);
 }
 
+// Values are stored finite: a masked probability is 0, and 0 times infinity would reach rows that do not see this key.
 static void value_into_tile(const float* x, int head_dim, uint16_t* tile, int slot) {
+  const F most = set1(3.3895314e38f), least = set1(-3.3895314e38f);  // bfloat16's largest; a NaN becomes the least
   alignas(64) uint16_t rounded[kMaxHeadDim];
-  for (int i = 0; i < head_dim; i += kLanes) store_bf16(rounded + i, load(x + i));
+  for (int i = 0; i < head_dim; i += kLanes) store_bf16(rounded + i, min(max(load(x + i), least), most));
   uint16_t* row = tile + (slot / 2) * 2 * head_dim + slot % 2;
   for (int i = 0; i < head_dim; i++) row[2 * i] = rounded[i];
 }
