@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from octavo.errors import InvalidRequestError, TemplateError
 from octavo.text.chat import ChatTemplate
+from octavo.text.messages import checked_messages
 
 TOOLS = [
     {
@@ -306,3 +307,13 @@ def test_embedded_model_chats_as_in_transformers(smollm2_case: Any) -> None:
         reference = smollm2_case.reference
         assert rendered.text == reference.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         assert rendered.prompt_token_ids == reference(rendered.text, add_special_tokens=False)["input_ids"]
+
+
+def test_values_that_are_few_and_many_at_once_are_refused() -> None:
+    """Sixty lists, each of which holds the one before it twice, have more values than anybody can copy."""
+    value: list[Any] = []
+    for _ in range(60):
+        value = [value, value]
+    with pytest.raises(InvalidRequestError, match="at most 1,000,000") as refused:
+        checked_messages([{"role": "user", "content": "hi", "extra": value}])
+    assert refused.value.param.startswith("messages[0].extra")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from octavo.errors import InvalidRequestError, shown
@@ -16,6 +16,7 @@ JOINER = "\n"
 """What stands between the text parts of one message where the template takes no lists."""
 
 _MAX_DEPTH = 64
+_MAX_VALUES = 1_000_000
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -48,13 +49,17 @@ def checked_objects(objects: object, param: str) -> list[dict[str, Any]] | None:
     return [_object(item, f"{param}[{index}]") for index, item in enumerate(objects)]
 
 
-def plain(value: object, param: str, depth: int = 0) -> Any:
+def plain(value: object, param: str, depth: int = 0, left: Iterator[int] | None = None) -> Any:
     """Copy ``value``, which must be made of JSON's types only: a template can call no method of anything
     else.
 
     Raises:
-        InvalidRequestError: something else is in it, or it is nested more than 64 deep.
+        InvalidRequestError: something else is in it, it is nested more than 64 deep, or it has more than a million
+            values (a few lists that hold each other can have any number of them).
     """
+    left = iter(range(_MAX_VALUES)) if left is None else left
+    if next(left, None) is None:
+        raise InvalidRequestError(f"{param} is one value too many; at most {_MAX_VALUES:,} are allowed", param=param)
     if depth > _MAX_DEPTH:
         raise InvalidRequestError(f"{param} is nested more than {_MAX_DEPTH} deep", param=param)
     if value is None or type(value) in (str, int, float, bool):
@@ -69,9 +74,9 @@ def plain(value: object, param: str, depth: int = 0) -> Any:
         for key in value:
             if not isinstance(key, str):
                 raise InvalidRequestError(f"{param} must have text keys; it has {shown(key)}", param=param)
-        return {str.__str__(key): plain(item, f"{param}.{key}", depth + 1) for key, item in value.items()}
+        return {str.__str__(key): plain(item, f"{param}.{key}", depth + 1, left) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item, f"{param}[{index}]", depth + 1) for index, item in enumerate(value)]
+        return [plain(item, f"{param}[{index}]", depth + 1, left) for index, item in enumerate(value)]
     raise InvalidRequestError(f"{param} must be made of JSON values; it holds a {type(value).__name__}", param=param)
 
 
