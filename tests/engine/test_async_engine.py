@@ -87,8 +87,11 @@ async def test_a_slow_consumer_blocks_nobody_and_loses_nothing(served: Any) -> N
     await whole(engine.generate("bcd", GREEDY))
     await until(lambda: not core.has_unfinished)
     rest = [output async for output in slow]
-    assert len(rest) == 1, "what it did not take in time was merged"
-    first.extend(rest[0])
+    # A fast engine may have finished before the first look; there is never more than one increment left over.
+    assert len(rest) <= 1, "what it did not take in time was merged"
+    for output in rest:
+        first.extend(output)
+    assert first.finished
     assert first.outputs == fast.outputs
 
 
