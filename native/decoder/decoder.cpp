@@ -12,7 +12,7 @@ int ceil_div(int value, int step) { return (value + step - 1) / step; }
 
 // A unit of a matrix product holds this many rows, a whole number of micro-kernel tiles.
 constexpr int kRowsPerUnit = 96;
-// Shares of work per thread in a stage: enough to even out, few enough to keep the counter quiet.
+// Units of attention per thread: enough to even out, few enough that each is worth its own bookkeeping.
 constexpr int kUnitsPerThread = 8;
 
 }  // namespace

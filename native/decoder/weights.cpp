@@ -8,7 +8,6 @@
 namespace octavo {
 namespace {
 
-constexpr int kPanelRows = 64;
 constexpr size_t kAlignment = 64;
 
 size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
@@ -19,17 +18,17 @@ void pack_rows(Packed& target, const uint16_t* source, int rows, int first) {
   uint32_t* out = reinterpret_cast<uint32_t*>(target.data);
   // Short runs of k for all rows of a panel keep the strided writes within the cache.
   constexpr int kRun = 64;
-  for (int row0 = 0; row0 < rows; row0 += kPanelRows) {
-    const int row1 = row0 + kPanelRows < rows ? row0 + kPanelRows : rows;
+  for (int row0 = 0; row0 < rows; row0 += kPanel) {
+    const int row1 = row0 + kPanel < rows ? row0 + kPanel : rows;
     for (int kp0 = 0; kp0 < kpairs; kp0 += kRun) {
       const int kp1 = kp0 + kRun < kpairs ? kp0 + kRun : kpairs;
       for (int row = row0; row < row1; row++) {
         const size_t n = size_t(first) + row;
-        uint32_t* base = out + n / kPanelRows * kpairs * kPanelRows + n % kPanelRows;
+        uint32_t* base = out + n / kPanel * kpairs * kPanel + n % kPanel;
         const uint16_t* x = source + size_t(row) * k;
         for (int kp = kp0; kp < kp1; kp++) {
           const uint32_t even = x[2 * kp], odd = 2 * kp + 1 < k ? x[2 * kp + 1] : 0;
-          base[size_t(kp) * kPanelRows] = even | odd << 16;
+          base[size_t(kp) * kPanel] = even | odd << 16;
         }
       }
     }
@@ -38,9 +37,9 @@ void pack_rows(Packed& target, const uint16_t* source, int rows, int first) {
 
 // Rows go to every other panel: gates to the even ones (which = 0), ups to the odd ones.
 void pack_alternate(Packed& target, const uint16_t* source, int rows, int which) {
-  for (int row = 0; row < rows; row += kPanelRows) {
-    const int count = rows - row < kPanelRows ? rows - row : kPanelRows;
-    pack_rows(target, source + size_t(row) * target.k, count, 2 * row + which * kPanelRows);
+  for (int row = 0; row < rows; row += kPanel) {
+    const int count = rows - row < kPanel ? rows - row : kPanel;
+    pack_rows(target, source + size_t(row) * target.k, count, 2 * row + which * kPanel);
   }
 }
 
@@ -68,7 +67,7 @@ Weights::Weights(const DecoderShape& s) : shape_(s), tied_(s.tie_word_embeddings
     total += round_up(bytes, kAlignment);
   };
   const auto norm = [&](std::string name, float*& pointer) {
-    place(std::move(name), pointer, sizeof(float) * round_up(s.hidden_size, kPanelRows));
+    place(std::move(name), pointer, sizeof(float) * round_up(s.hidden_size, kPanel));
   };
   const auto matrix = [&](std::string name, Packed& packed, int n, int k) {
     packed = {.n = n, .k = k};
@@ -90,7 +89,7 @@ Weights::Weights(const DecoderShape& s) : shape_(s), tied_(s.tie_word_embeddings
     matrix(prefix + "qkv", layer.qkv, s.q_size() + 2 * s.kv_size(), s.hidden_size);
     matrix(prefix + "o", layer.o, s.hidden_size, s.q_size());
     norm(prefix + "mlp_norm", layer.mlp_norm);
-    matrix(prefix + "gate_up", layer.gate_up, 2 * int(round_up(s.intermediate_size, kPanelRows)), s.hidden_size);
+    matrix(prefix + "gate_up", layer.gate_up, 2 * int(round_up(s.intermediate_size, kPanel)), s.hidden_size);
     matrix(prefix + "down", layer.down, s.hidden_size, s.intermediate_size);
   }
 
@@ -143,10 +142,10 @@ void Weights::embed(int token, float* out) const {
     return;
   }
   const int kpairs = embed_packed.kpairs();
-  const uint32_t* base = reinterpret_cast<const uint32_t*>(embed_packed.data) +
-                         size_t(token / kPanelRows) * kpairs * kPanelRows + token % kPanelRows;
+  const uint32_t* base =
+      reinterpret_cast<const uint32_t*>(embed_packed.data) + size_t(token / kPanel) * kpairs * kPanel + token % kPanel;
   for (int kp = 0; kp < kpairs; kp++) {
-    const uint32_t pair = base[size_t(kp) * kPanelRows];
+    const uint32_t pair = base[size_t(kp) * kPanel];
     out[2 * kp] = from_bf16(uint16_t(pair));
     out[2 * kp + 1] = from_bf16(uint16_t(pair >> 16));
   }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/table.h"
 #include "memory.h"
 
 namespace octavo {
@@ -25,9 +26,9 @@ struct Packed {
   int n = 0, k = 0;
   uint16_t* data = nullptr;
 
-  int panels() const { return (n + 63) / 64; }
+  int panels() const { return (n + kPanel - 1) / kPanel; }
   int kpairs() const { return (k + 1) / 2; }
-  size_t bytes() const { return sizeof(uint32_t) * 64 * panels() * size_t(kpairs()); }
+  size_t bytes() const { return sizeof(uint32_t) * kPanel * panels() * size_t(kpairs()); }
 };
 
 struct LayerWeights {
