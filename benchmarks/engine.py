@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -19,10 +20,10 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-import numpy as np
 import psutil
 
-from octavo import LLM, SamplingParams, _native
+from octavo import LLM, SamplingParams
+from octavo.cli.bench import measure, roofline
 from octavo.model.source import resolve_model
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -46,31 +47,22 @@ class Bench:
         self.repeats = repeats
         self.llm = LLM(model, kv_memory="512MiB")
         self.summary = self.llm.summary
-        self._rng = np.random.default_rng(0)
+        self.spec = resolve_model(model).spec
+        self._rng = random.Random(0)
 
-    def roof(self) -> tuple[float, float]:
-        """Bytes and operations per second, right now."""
-        return _native.measure_roof(self.summary.isa, self.summary.threads)
+    def roof(self) -> roofline.Roof:
+        return roofline.measure_roof(self.llm)
 
     def prompts(self, count: int, length: int) -> list[list[int]]:
         """Random prompts, so that no prefix is shared."""
-        size = self.llm.engine.intake.vocab_size
-        return [self._rng.integers(0, size, length).tolist() for _ in range(count)]
+        return measure.random_prompts(self.llm, self._rng, count, length)
 
     def seconds(self, prompts: list[list[int]], max_tokens: int) -> float:
-        params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
-        began = time.perf_counter()
-        self.llm.generate(prompts, params, use_tqdm=False)
-        return time.perf_counter() - began
+        return measure.seconds(self.llm, prompts, max_tokens)
 
     def decode(self, count: int, context: int, tokens: int) -> float:
-        """Seconds per step of ``count`` sequences at about ``context`` tokens; prefill does not count.
-
-        The prompts are computed first, without an answer, so that the timed call starts from the cache.
-        """
-        prompts = self.prompts(count, context)
-        self.seconds(prompts, 0)
-        return (self.seconds(prompts, tokens + 1) - self.seconds(prompts, 1)) / tokens
+        """Seconds per step of ``count`` sequences at about ``context`` tokens; prefill does not count."""
+        return measure.seconds_per_step(self.llm, self.prompts(count, context), tokens)
 
     def rows(self) -> Iterator[Row]:
         yield from self._decode_and_batch()
@@ -83,11 +75,10 @@ class Bench:
     def _decode_and_batch(self) -> Iterator[Row]:
         shares, alone, together, bandwidths = [], [], [], []
         for _ in range(self.repeats):
-            bandwidth = self.roof()[0]
+            bandwidth = self.roof().bytes_per_second
             step = self.decode(1, 128, 64)
-            bandwidth = (bandwidth + self.roof()[0]) / 2
-            moved = self.summary.weight_bytes + (128 + 32) * self.summary.bytes_per_token
-            shares.append(moved / step / bandwidth)
+            bandwidth = (bandwidth + self.roof().bytes_per_second) / 2
+            shares.append(roofline.decode_step(self.spec, 1, 128 + 32).bytes / step / bandwidth)
             bandwidths.append(bandwidth)
             alone.append(1 / step)
             together.append(16 / self.decode(16, 128, 32))
@@ -104,25 +95,17 @@ class Bench:
     def _prefill(self) -> Row:
         rates, shares = [], []
         for _ in range(self.repeats):
-            peak = self.roof()[1]
-            rate = 1024 / self.seconds(self.prompts(1, 1024), 0)
-            rates.append(rate)
-            shares.append(rate * self._prefill_flops(1024) / peak)
+            peak = self.roof().operations_per_second
+            seconds = self.seconds(self.prompts(1, 1024), 0)
+            rates.append(1024 / seconds)
+            shares.append(roofline.prefill(self.spec, 1, 1024).operations / seconds / peak)
         return Row(
             "prefill, 1,024 tokens",
             f"{median(rates):.0f} tok/s",
-            f"{median(shares):.0%} of {self.roof()[1] / GIGA:.0f} GFLOP/s {self.summary.isa}",
+            f"{median(shares):.0%} of {self.roof().operations_per_second / GIGA:.0f} GFLOP/s {self.summary.isa}",
             "2,500 tok/s with AVX-512 BF16",
             median(rates) >= 2500,
         )
-
-    def _prefill_flops(self, length: int) -> float:
-        """Operations per prompt token: two per weight that a token meets, and causal attention."""
-        spec = resolve_model(self.model).spec
-        shapes = spec.tensor_shapes()
-        weights = sum(np.prod(shape) for (_, layer), shape in shapes.items() if layer >= 0 and len(shape) == 2)
-        attention = 4 * spec.num_layers * spec.num_heads * spec.head_dim * length / 2
-        return float(2 * weights + attention)
 
     def _start(self) -> Row:
         command = [sys.executable, "-m", "octavo", "generate", "Hello", "--model", self.model, "--max-tokens", "1"]

@@ -1,0 +1,1 @@
+"""``octavo bench``. One file per sub-command; what they measure with is shared with ``benchmarks/``."""

@@ -1,0 +1,40 @@
+"""What benchmarks measure with: prompts that share nothing, timed calls, and steps of decode."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from octavo.llm import LLM
+
+
+def random_prompts(llm: LLM, rng: random.Random, count: int, length: int) -> list[list[int]]:
+    """``count`` prompts of ``length`` random token ids each, so that no prefix is shared."""
+    size = llm.engine.intake.vocab_size
+    return [[rng.randrange(size) for _ in range(length)] for _ in range(count)]
+
+
+def seconds(llm: LLM, prompts: list[list[int]], max_tokens: int) -> float:
+    """Seconds to answer all prompts together, greedily, with exactly ``max_tokens`` tokens each.
+
+    With 0 the prompts are computed and nothing is generated.
+    """
+    from octavo.engine.sampling_params import SamplingParams
+
+    params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+    began = time.perf_counter()
+    llm.generate(prompts, params, use_tqdm=False)
+    return time.perf_counter() - began
+
+
+def seconds_per_step(llm: LLM, prompts: list[list[int]], tokens: int) -> float:
+    """Seconds of one decode step of all prompts together, over ``tokens`` steps; prefill does not count.
+
+    The prompts are computed first, so that the timed calls start from the cache; where they are cached already, that
+    costs next to nothing. What is left of a start, the first token, is timed too and taken off: on a machine that is
+    busy with other things the difference can come out as nothing, or less.
+    """
+    seconds(llm, prompts, 0)
+    return (seconds(llm, prompts, tokens + 1) - seconds(llm, prompts, 1)) / tokens
