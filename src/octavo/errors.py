@@ -58,6 +58,10 @@ class TemplateError(InvalidRequestError):
     """The chat template is missing, or refuses these messages."""
 
 
+class MissingPackageError(OctavoError, ImportError):
+    """A package that only this needs is not installed; the message says how to install it."""
+
+
 class EngineDeadError(OctavoError):
     """The engine failed earlier and serves nothing more. ``__cause__`` is the first failure."""
 

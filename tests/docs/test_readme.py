@@ -82,10 +82,12 @@ def path_with_octavo(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("line", RUN_LINES)
-def test_shell_examples_run(line: str, smollm2_gguf: Path, path_with_octavo: str) -> None:
+def test_shell_examples_run(line: str, smollm2_gguf: Path, path_with_octavo: str, tmp_path: Path) -> None:
+    """In an empty folder, where an example may write what it likes."""
     assert "octavo " in line, "a bash block holds commands of ours; others belong into a console block"
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", line],
+        cwd=tmp_path,
         env={**os.environ, "PATH": path_with_octavo},
         stdin=subprocess.DEVNULL,
         capture_output=True,

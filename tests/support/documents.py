@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [path.relative_to(ROOT).as_posix() for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md")])]
+DOCUMENTS = [
+    path.relative_to(ROOT).as_posix()
+    for pattern in ("*.md", "docs/*.md", "benchmarks/*.md")
+    for path in sorted(ROOT.glob(pattern))
+]
 
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 _TEST = re.compile(r"tests/[\w/]+\.py::\w+")

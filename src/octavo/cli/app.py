@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from octavo.cli.bench.app import bench
 from octavo.cli.chat import chat
 from octavo.cli.demo import demo
 from octavo.cli.generate import generate
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 for command in (chat, generate, info, pull, demo):
     app.command()(command)
+app.add_typer(bench)
 
 
 def _print_version(wanted: bool) -> None:

@@ -28,6 +28,13 @@ def token_progress(what: str) -> Iterator[Report]:
 
 
 @contextmanager
+def run_progress(what: str) -> Iterator[Report]:
+    """Show how far ``what`` has come, in runs of a measurement."""
+    with _progress(what, "{:,.0f} runs", 1.0) as report:
+        yield report
+
+
+@contextmanager
 def _progress(what: str, amount: str, scale: float) -> Iterator[Report]:
     if sys.stderr.isatty():
         with _bar(what, amount, scale) as report:

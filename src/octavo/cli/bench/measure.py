@@ -38,3 +38,9 @@ def seconds_per_step(llm: LLM, prompts: list[list[int]], tokens: int) -> float:
     """
     seconds(llm, prompts, 0)
     return (seconds(llm, prompts, tokens + 1) - seconds(llm, prompts, 1)) / tokens
+
+
+def engine_in_words(llm: LLM) -> str:
+    """What a figure means nothing without, for people: model, instruction set, threads. No paths."""
+    name = llm.summary.model.rstrip("/").rsplit("/", 1)[-1]
+    return f"{name}, {llm.summary.isa}, {llm.summary.threads} threads"

@@ -35,6 +35,13 @@ class Roof:
         """No machine with this roof does the work in less."""
         return max(work.bytes / self.bytes_per_second, work.operations / self.operations_per_second)
 
+    def mean(self, other: Roof) -> Roof:
+        """Half-way between two measurements: one before and one after something else."""
+        return Roof(
+            (self.bytes_per_second + other.bytes_per_second) / 2,
+            (self.operations_per_second + other.operations_per_second) / 2,
+        )
+
     def bound(self, work: Work) -> Bound:
         """Which of the two takes longer."""
         reading = work.bytes / self.bytes_per_second

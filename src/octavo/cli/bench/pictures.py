@@ -1,0 +1,153 @@
+"""Pictures of what was measured, as PNG files. matplotlib is optional, and loaded only here and only to draw."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import statistics
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from octavo.errors import ConfigError, MissingPackageError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from octavo.cli.bench.cache import CacheResult
+    from octavo.cli.bench.prefix import PrefixResult
+
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Where to draw the picture, a .png file."),
+]
+
+_WITHOUT, _WITH, _FAINT = "#c0392b", "#1f6f8b", "#7f8c8d"
+_INSTALL = "pip install matplotlib"
+
+
+def place_for_picture(given: Path | None, default: str) -> Path | None:
+    """Where the picture will go, decided before anything is measured for it.
+
+    Args:
+        given: what the user asked for. ``None``: ``default`` in the current folder, or no picture and a line on
+            stderr where matplotlib is missing.
+
+    Raises:
+        MissingPackageError: a picture was asked for by name and matplotlib is missing.
+        ConfigError: no PNG file can be written there.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        if given is not None:
+            raise MissingPackageError(f"drawing needs matplotlib, which is not installed: {_INSTALL}")
+        print(f"octavo: there will be no picture, for matplotlib is not installed ({_INSTALL})", file=sys.stderr)
+        return None
+    path = Path(default) if given is None else given
+    if path.suffix.lower() != ".png":
+        raise ConfigError(f"a picture is a .png file; got --output {str(path)!r}")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(f"cannot write {str(path)!r}: choose a file in a folder that is there with --output")
+    return path
+
+
+def draw_cache(result: CacheResult, path: Path) -> None:
+    """Time per token against position: both ways on one scale, and beside it the cached way on its own.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    figure = _figure(
+        f"A reply of {len(result.cached):,} tokens: {_factor(result.speedup)} times faster with the KV cache",
+        f"Octavo, {result.engine}, greedy, prompt of {result.num_prompt_tokens:,} tokens; "
+        "both ways give the same tokens, bit for bit",
+    )
+    both, alone = figure.subplots(1, 2, width_ratios=(2, 1))
+    positions, milliseconds = result.positions, _milliseconds(result.cached)
+    without = f"without the cache: {result.uncached_total:,.1f} s in all, {_slope(result.uncached_fit)}"
+    if result.is_interpolated:
+        without += f"\n(one step in {result.every:,} was run, the others' time is interpolated)"
+    at = [positions[step] for step in result.steps]
+    both.plot(at, _milliseconds(result.uncached), ".", ms=3, color=_WITHOUT, label=without)
+    cached = f"with the cache: {result.cached_total:,.1f} s in all, {_slope(result.cached_fit)}"
+    both.plot(positions, milliseconds, ".", ms=3, color=_WITH, label=cached)
+    both.set_title("both ways", loc="left", fontsize=10)
+    both.legend(loc="upper left", frameon=False, markerscale=3)
+    # The first token waits for the prompt, so it says nothing about a step.
+    alone.plot(positions[1:], milliseconds[1:], ".", ms=3, color=_WITH)
+    ends = [positions[1], positions[-1]]
+    fit = result.cached_fit
+    alone.plot(ends, _milliseconds([fit.intercept + fit.slope * end for end in ends]), color=_WITH, lw=1)
+    alone.set_title("with the cache, on its own scale", loc="left", fontsize=10)
+    alone.set_ylim(0, 2 * statistics.median(milliseconds[1:]))
+    for axes in (both, alone):
+        _axes(axes, "position (tokens of context)", "time per token (ms)")
+    both.set_ylim(bottom=0)
+    _save(figure, path)
+
+
+def draw_prefix(result: PrefixResult, path: Path) -> None:
+    """Time to first token against the share of the prompt that is cached.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    first, last = result.points[0], result.points[-1]
+    figure = _figure(
+        f"Time to first token of a prompt of {result.num_prompt_tokens:,} tokens: "
+        f"{_factor(first.median / last.median)} times sooner when all of it is cached",
+        f"Octavo, {result.engine}; a dot for every run, a line through the medians",
+    )
+    axes = figure.subplots()
+    shares = [point.percent for point in result.points]
+    for run in zip(*(point.seconds for point in result.points), strict=True):
+        axes.plot(shares, _milliseconds(run), ".", ms=4, color=_FAINT)
+    medians = _milliseconds([point.median for point in result.points])
+    axes.plot(shares, medians, "o-", color=_WITH)
+    for share, median in ((shares[0], medians[0]), (shares[-1], medians[-1])):
+        axes.annotate(f"{median:,.0f} ms", (share, median), (4, 8), textcoords="offset points")
+    _axes(axes, "share of the prompt that is cached (%)", "time to first token (ms)")
+    axes.set_ylim(0, 1.1 * max(max(_milliseconds(point.seconds)) for point in result.points))
+    axes.set_xlim(-2, 106)
+    _save(figure, path)
+
+
+def _figure(title: str, subtitle: str) -> Figure:
+    # Not pyplot: it keeps figures, and looks for a screen.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 5), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(f"{title}\n", x=0.01, ha="left", fontsize=14, fontweight="bold")
+    figure.text(0.0115, 0.905, subtitle, fontsize=9, color=_FAINT)
+    return figure
+
+
+def _axes(axes: Axes, x: str, y: str) -> None:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    try:
+        figure.savefig(path, format="png", metadata={"Software": None})
+    except OSError as error:
+        raise ConfigError(f"cannot write {str(path)!r}: {error}") from error
+    print(f"octavo: the picture is in {path}", file=sys.stderr)
+
+
+def _factor(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _slope(fit: statistics.LinearRegression) -> str:
+    return f"{1e6 * fit.slope:+,.1f} µs per token of context"
+
+
+def _milliseconds(seconds: list[float] | tuple[float, ...]) -> list[float]:
+    return [1000 * second for second in seconds]
