@@ -30,7 +30,7 @@ double cosine(double r) {
 
 }  // namespace
 
-void rotary_factors(int position, const float* inv_freq, int half, float* out) {
+void rotary_factors(int position, const float* inv_freq, int half, float scale, float* out) {
   for (int i = 0; i < half; i++) {
     const double angle = double(float(position) * inv_freq[i]);
     const int64_t quadrant = int64_t(angle * kTwoOverPi + 0.5);  // angles are not negative
@@ -43,6 +43,7 @@ void rotary_factors(int position, const float* inv_freq, int half, float* out) {
       case 2: out[i] = float(-c), out[half + i] = float(-s); break;
       default: out[i] = float(s), out[half + i] = float(-c); break;
     }
+    out[i] *= scale, out[half + i] *= scale;
   }
 }
 

@@ -92,6 +92,10 @@ inline void check_between(const char* name, int64_t value, int64_t low, int64_t 
          std::to_string(high));
 }
 
+inline void check_positive(const char* name, float value) {
+  if (!(value > 0 && value <= 1e30f)) fail(std::string(name) + " must be above 0; got " + std::to_string(value));
+}
+
 // starts [n + 1] cuts a flat array of `total` entries into n slices.
 inline void check_starts(const char* name, const In<int32_t, 1>& starts, size_t n, size_t total) {
   check_length(name, starts.shape(0), n + 1);

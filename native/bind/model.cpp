@@ -1,5 +1,6 @@
 #include "bind/model.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -13,28 +14,73 @@ namespace {
 
 using namespace nb::literals;
 
+// The rotary embeddings, from inv_freq [rotaries, rotary_dim / 2] and their scales.
+std::vector<Rotary> rotaries_of(nb::handle inv_freq_array, const std::vector<float>& scales, int head_dim) {
+  const auto inv_freq = in<float, 2>("inv_freq", inv_freq_array);
+  const size_t half = inv_freq.shape(1);
+  check_length("rotary_scales", scales.size(), inv_freq.shape(0));
+  check_between("the number of rotary frequencies", int64_t(half), 1, head_dim / 2);
+  std::vector<Rotary> rotaries;
+  for (size_t i = 0; i < scales.size(); i++) {
+    const float* first = inv_freq.data() + i * half;
+    for (size_t j = 0; j < half; j++) check(first[j] >= 0 && first[j] <= 1e3f, "inv_freq must lie between 0 and 1000");
+    check_positive("a rotary scale", scales[i]);
+    rotaries.push_back({std::vector<float>(first, first + half), scales[i]});
+  }
+  return rotaries;
+}
+
+std::vector<LayerShape> layers_of(const std::vector<int>& windows, const std::vector<int>& rotaries, size_t kinds) {
+  check_between("the number of layers", int64_t(windows.size()), 1, 1 << 14);
+  check_length("layer_rotaries", rotaries.size(), windows.size());
+  std::vector<LayerShape> layers;
+  for (size_t i = 0; i < windows.size(); i++) {
+    check_between("a window", windows[i], 0, INT32_MAX);
+    check_between("a layer's rotary embedding", rotaries[i], -1, int64_t(kinds) - 1);
+    layers.push_back({windows[i], rotaries[i]});
+  }
+  return layers;
+}
+
+template <typename T>
+T named(const char* name, const std::string& value, const std::vector<std::pair<const char*, T>>& allowed) {
+  std::string list;
+  for (const auto& [text, result] : allowed) {
+    if (value == text) return result;
+    list += std::string(list.empty() ? "" : ", ") + text;
+  }
+  fail(std::string(name) + " is '" + value + "'; allowed are " + list);
+}
+
+// The numbers of a shape that this file makes sense of one by one.
+void check_shape(const DecoderShape& s) {
+  check_between("vocab_size", s.vocab_size, 1, 1 << 24);
+  check_between("hidden_size", s.hidden_size, 2, 1 << 20);
+  check_between("intermediate_size", s.intermediate_size, 1, 1 << 22);
+  check_between("num_heads", s.num_heads, 1, 1 << 14);
+  check_between("num_kv_heads", s.num_kv_heads, 1, s.num_heads);
+  check_between("head_dim", s.head_dim, 16, kMaxHeadDim);
+  check(s.hidden_size % 2 == 0, "hidden_size must be even; got " + std::to_string(s.hidden_size));
+  check(s.head_dim % 16 == 0, "head_dim must be a multiple of 16; got " + std::to_string(s.head_dim));
+  check(s.num_heads % s.num_kv_heads == 0, "num_heads must be a multiple of num_kv_heads");
+  check(s.pre_norm || s.post_norm, "a model must norm before its layers' halves, after them, or both");
+  check(s.norm_eps >= 0 && s.norm_eps <= 1, "norm_eps must lie between 0 and 1; got " + std::to_string(s.norm_eps));
+  check(std::isfinite(s.norm_offset), "norm_offset must be finite; got " + std::to_string(s.norm_offset));
+  check(std::isfinite(s.attention_scale), "attention_scale must be finite; got " + std::to_string(s.attention_scale));
+  check_positive("embed_scale", s.embed_scale);
+  check_positive("residual_scale", s.residual_scale);
+  check_positive("logit_scale", s.logit_scale);
+  if (s.attention_softcap != 0) check_positive("attention_softcap", s.attention_softcap);
+  if (s.logit_softcap != 0) check_positive("logit_softcap", s.logit_softcap);
+}
+
 void make_model(Model* self, int vocab_size, int hidden_size, int intermediate_size, int num_heads, int num_kv_heads,
                 int head_dim, float norm_eps, float attention_scale, bool tie_word_embeddings,
-                nb::handle inv_freq_array, std::vector<int> windows, const std::string& isa, int threads) {
-  check_between("vocab_size", vocab_size, 1, 1 << 24);
-  check_between("hidden_size", hidden_size, 2, 1 << 20);
-  check_between("intermediate_size", intermediate_size, 1, 1 << 22);
-  check_between("num_heads", num_heads, 1, 1 << 14);
-  check_between("num_kv_heads", num_kv_heads, 1, num_heads);
-  check_between("head_dim", head_dim, 16, kMaxHeadDim);
-  check_between("threads", threads, 1, 256);
-  check_between("the number of layers", int64_t(windows.size()), 1, 1 << 14);
-  check(hidden_size % 2 == 0, "hidden_size must be even; got " + std::to_string(hidden_size));
-  check(head_dim % 16 == 0, "head_dim must be a multiple of 16; got " + std::to_string(head_dim));
-  check(num_heads % num_kv_heads == 0, "num_heads must be a multiple of num_kv_heads");
-  check(norm_eps >= 0 && norm_eps <= 1, "norm_eps must lie between 0 and 1; got " + std::to_string(norm_eps));
-  check(std::isfinite(attention_scale), "attention_scale must be finite; got " + std::to_string(attention_scale));
-  const auto inv_freq = in<float, 1>("inv_freq", inv_freq_array);
-  check_length("inv_freq", inv_freq.shape(0), head_dim / 2);
-  for (size_t i = 0; i < inv_freq.shape(0); i++)
-    check(inv_freq.data()[i] >= 0 && inv_freq.data()[i] <= 1e3f, "inv_freq must lie between 0 and 1000");
-  for (int window : windows) check_between("a window", window, 0, INT32_MAX);
-  const Kernels& kernels = kernels_of(isa);
+                nb::handle inv_freq_array, const std::vector<int>& windows, const std::string& isa, int threads,
+                std::optional<std::vector<int>> layer_rotaries, std::optional<std::vector<float>> rotary_scales,
+                bool pre_norm, bool post_norm, float norm_offset, const std::string& qk_norm, bool qkv_bias,
+                bool o_bias, const std::string& activation, float attention_softcap, float logit_softcap,
+                float embed_scale, float residual_scale, float logit_scale) {
   DecoderShape shape{
       .vocab_size = vocab_size,
       .hidden_size = hidden_size,
@@ -42,12 +88,32 @@ void make_model(Model* self, int vocab_size, int hidden_size, int intermediate_s
       .num_heads = num_heads,
       .num_kv_heads = num_kv_heads,
       .head_dim = head_dim,
-      .norm_eps = norm_eps,
-      .attention_scale = attention_scale,
       .tie_word_embeddings = tie_word_embeddings,
-      .inv_freq = std::vector<float>(inv_freq.data(), inv_freq.data() + inv_freq.shape(0)),
-      .windows = std::move(windows),
+      .pre_norm = pre_norm,
+      .post_norm = post_norm,
+      .qkv_bias = qkv_bias,
+      .o_bias = o_bias,
+      .qk_norm = named<QkNorm>("qk_norm", qk_norm,
+                               {{"none", QkNorm::kNone}, {"head", QkNorm::kHead}, {"full", QkNorm::kFull}}),
+      .activation = named<Activation>("activation", activation,
+                                      {{"silu", Activation::kSilu}, {"gelu_tanh", Activation::kGeluTanh}}),
+      .norm_eps = norm_eps,
+      .norm_offset = norm_offset,
+      .attention_scale = attention_scale,
+      .attention_softcap = attention_softcap,
+      .logit_softcap = logit_softcap,
+      .embed_scale = embed_scale,
+      .residual_scale = residual_scale,
+      .logit_scale = logit_scale,
+      .rotaries = {},
+      .layers = {},
   };
+  check_shape(shape);
+  check_between("threads", threads, 1, 256);
+  shape.rotaries = rotaries_of(inv_freq_array, rotary_scales.value_or(std::vector<float>{1.0f}), head_dim);
+  shape.layers =
+      layers_of(windows, layer_rotaries.value_or(std::vector<int>(windows.size(), 0)), shape.rotaries.size());
+  const Kernels& kernels = kernels_of(isa);
   new (self) Model{};
   try {
     self->decoder = std::make_unique<Decoder>(std::move(shape), kernels, threads);
@@ -170,7 +236,11 @@ void bind_model(nb::module_& m) {
   model
       .def("__init__", &make_model, nb::kw_only(), "vocab_size"_a, "hidden_size"_a, "intermediate_size"_a,
            "num_heads"_a, "num_kv_heads"_a, "head_dim"_a, "norm_eps"_a, "attention_scale"_a, "tie_word_embeddings"_a,
-           array_arg("inv_freq"), "windows"_a, "isa"_a, "threads"_a)
+           array_arg("inv_freq"), "windows"_a, "isa"_a, "threads"_a, "layer_rotaries"_a = nb::none(),
+           "rotary_scales"_a = nb::none(), "pre_norm"_a = true, "post_norm"_a = false, "norm_offset"_a = 0.0f,
+           "qk_norm"_a = "none", "qkv_bias"_a = false, "o_bias"_a = false, "activation"_a = "silu",
+           "attention_softcap"_a = 0.0f, "logit_softcap"_a = 0.0f, "embed_scale"_a = 1.0f, "residual_scale"_a = 1.0f,
+           "logit_scale"_a = 1.0f)
       .def_prop_ro("isa", [](const Model& self) { return self.decoder->kernels().name; })
       .def_prop_ro("threads", [](const Model& self) { return int(self.scratch.size()); })
       .def_prop_ro("weight_bytes", [](const Model& self) { return self.decoder->weights().bytes(); })

@@ -32,6 +32,16 @@ struct Decoder::Pass {
     pool.share(stage++, thread, units, unit);
     pool.barrier();
   }
+
+  // A matrix product: unit(panel, row0, row1) for every panel and every run of rows.
+  template <typename F>
+  void run_rows(int panels, int rows, F&& unit) {
+    const int runs = ceil_div(rows, kRowsPerUnit);
+    run(size_t(panels) * runs, [&](size_t i) {
+      const int row0 = int(i % runs) * kRowsPerUnit;
+      unit(int(i / runs), row0, std::min(rows, row0 + kRowsPerUnit));
+    });
+  }
 };
 
 Decoder::Decoder(DecoderShape shape, const Kernels& kernels, int threads)
@@ -39,6 +49,7 @@ Decoder::Decoder(DecoderShape shape, const Kernels& kernels, int threads)
   stride_ = round_up(shape_.hidden_size, kPanel);
   qkv_stride_ = round_up(shape_.q_size() + 2 * shape_.kv_size(), kPanel);
   act_stride_ = round_up(shape_.intermediate_size, kPanel);
+  for (const Rotary& rotary : shape_.rotaries) rotary_stride_ += rotary.dim();
 }
 
 void Decoder::reserve(int tokens, int logits) {
@@ -50,7 +61,8 @@ void Decoder::reserve(int tokens, int logits) {
     q_ = Memory(sizeof(uint16_t) * n * shape_.q_size());
     attended_ = Memory(sizeof(uint16_t) * n * shape_.q_size());
     act_ = Memory(sizeof(uint16_t) * n * act_stride_);
-    cos_sin_ = Memory(sizeof(float) * n * shape_.head_dim);
+    if (shape_.post_norm) branch_ = Memory(sizeof(float) * n * stride_);
+    if (rotary_stride_ > 0) cos_sin_ = Memory(sizeof(float) * n * rotary_stride_);
     seq_of_.resize(n);
     position_of_.resize(n);
     capacity_ = tokens;
@@ -80,8 +92,11 @@ void Decoder::forward(const KVPool& kv, const Batch& batch, float* logits) {
       weights_.embed(batch.token_ids[i], hidden);
       // Nobody writes these but gemm_add, with infinity times 0 where a value overflowed: none outlives its pass.
       std::fill(hidden + shape_.hidden_size, hidden + stride_, 0.0f);
-      rotary_factors(position_of_[i], shape_.inv_freq.data(), shape_.head_dim / 2,
-                     cos_sin_.as<float>() + i * shape_.head_dim);
+      float* cos_sin = cos_sin_.as<float>() + i * rotary_stride_;
+      for (const Rotary& rotary : shape_.rotaries) {
+        rotary_factors(position_of_[i], rotary.inv_freq.data(), int(rotary.inv_freq.size()), rotary.scale, cos_sin);
+        cos_sin += rotary.dim();
+      }
     });
     for (int layer = 0; layer < shape_.num_layers(); layer++) run_layer(pass, layer);
     run_logits(pass, batch.logit_rows, batch.num_logits, logits);
@@ -100,45 +115,58 @@ void Decoder::logits_of(const int32_t* rows, int count, float* logits) {
 void Decoder::run_layer(Pass& pass, int layer) {
   const LayerWeights& w = weights_.layers[layer];
   const int n = pass.batch->num_tokens;
-  float* hidden = hidden_.as<float>();
-  uint16_t* normed = normed_.as<uint16_t>();
-  const auto norm = [&](const float* weight) {
-    pass.run(n, [&](size_t i) {
-      kernels_.rmsnorm(hidden + i * stride_, weight, normed + i * stride_, shape_.hidden_size, stride_,
-                       shape_.norm_eps);
-    });
-  };
-
-  norm(w.attn_norm);
-  run_matrix(pass, w.qkv, normed, stride_, n, qkv_.as<float>(), qkv_stride_, false);
+  run_input(pass, w.attn_norm);
+  run_matrix(pass, {normed_.as<uint16_t>(), size_t(stride_), w.qkv.data, w.qkv.kpairs(), w.qkv_bias}, w.qkv, n,
+             qkv_.as<float>(), qkv_stride_, w.qkv.n);
   pass.run(n, [&](size_t token) { append(pass, layer, int(token)); });
   run_attention(pass, layer);
-  run_matrix(pass, w.o, attended_.as<uint16_t>(), shape_.q_size(), n, hidden, stride_, true);
-  norm(w.mlp_norm);
-  run_swiglu(pass, w.gate_up, n);
-  run_matrix(pass, w.down, act_.as<uint16_t>(), act_stride_, n, hidden, stride_, true);
+  run_branch(pass, {attended_.as<uint16_t>(), size_t(shape_.q_size()), w.o.data, w.o.kpairs(), w.o_bias}, w.o,
+             w.attn_post_norm);
+  run_input(pass, w.mlp_norm);
+  run_gated(pass, w.gate_up, n);
+  run_branch(pass, {act_.as<uint16_t>(), size_t(act_stride_), w.down.data, w.down.kpairs(), nullptr}, w.down,
+             w.mlp_post_norm);
 }
 
-void Decoder::run_matrix(Pass& pass, const Packed& w, const uint16_t* x, size_t ldx, int rows, float* out, size_t ldo,
-                         bool add) {
-  const Gemm gemm{x, ldx, w.data, w.kpairs()};
-  const int row_units = ceil_div(rows, kRowsPerUnit);
-  pass.run(size_t(w.panels()) * row_units, [&](size_t unit) {
-    const int row0 = int(unit % row_units) * kRowsPerUnit, row1 = std::min(rows, row0 + kRowsPerUnit);
-    const int panel = int(unit / row_units);
-    if (add)
-      kernels_.gemm_add(gemm, row0, row1, panel, out, ldo);
+// What a layer's half reads: the residual stream, normed if the model norms before.
+void Decoder::run_input(Pass& pass, const float* pre_norm) {
+  pass.run(pass.batch->num_tokens, [&](size_t i) {
+    const float* x = hidden_.as<float>() + i * stride_;
+    uint16_t* out = normed_.as<uint16_t>() + i * stride_;
+    if (pre_norm != nullptr)
+      kernels_.rmsnorm(x, pre_norm, out, shape_.hidden_size, stride_, shape_.norm_eps);
     else
-      kernels_.gemm_store(gemm, row0, row1, panel, out, ldo, w.n);
+      kernels_.narrow(x, out, stride_);
   });
 }
 
-void Decoder::run_swiglu(Pass& pass, const Packed& w, int rows) {
-  const Gemm gemm{normed_.as<uint16_t>(), size_t(stride_), w.data, w.kpairs()};
-  const int row_units = ceil_div(rows, kRowsPerUnit);
-  pass.run(size_t(w.panels() / 2) * row_units, [&](size_t unit) {
-    const int row0 = int(unit % row_units) * kRowsPerUnit, row1 = std::min(rows, row0 + kRowsPerUnit);
-    kernels_.gemm_swiglu(gemm, row0, row1, int(unit / row_units), act_.as<uint16_t>(), act_stride_);
+// What it adds to the residual stream, normed if the model norms after.
+void Decoder::run_branch(Pass& pass, const Gemm& gemm, const Packed& w, const float* post_norm) {
+  const int n = pass.batch->num_tokens;
+  float* hidden = hidden_.as<float>();
+  if (post_norm == nullptr) {
+    pass.run_rows(w.panels(), n, [&](int panel, int row0, int row1) {
+      kernels_.gemm_add(gemm, row0, row1, panel, hidden, stride_, shape_.residual_scale);
+    });
+    return;
+  }
+  float* branch = branch_.as<float>();
+  run_matrix(pass, gemm, w, n, branch, stride_, stride_);
+  pass.run(n, [&](size_t i) {
+    kernels_.rmsnorm_add(branch + i * stride_, post_norm, hidden + i * stride_, shape_.hidden_size, stride_,
+                         shape_.norm_eps, shape_.residual_scale);
+  });
+}
+
+void Decoder::run_matrix(Pass& pass, const Gemm& gemm, const Packed& w, int rows, float* out, size_t ldo, int limit) {
+  pass.run_rows(w.panels(), rows,
+                [&](int panel, int row0, int row1) { kernels_.gemm_store(gemm, row0, row1, panel, out, ldo, limit); });
+}
+
+void Decoder::run_gated(Pass& pass, const Packed& w, int rows) {
+  const Gemm gemm{normed_.as<uint16_t>(), size_t(stride_), w.data, w.kpairs(), nullptr};
+  pass.run_rows(w.panels() / 2, rows, [&](int pair, int row0, int row1) {
+    kernels_.gemm_gated(gemm, row0, row1, pair, act_.as<uint16_t>(), act_stride_, shape_.activation);
   });
 }
 
@@ -149,18 +177,34 @@ void Decoder::run_logits(Pass& pass, const int32_t* rows, int count, float* logi
     kernels_.rmsnorm(hidden_.as<float>() + size_t(rows[i]) * stride_, weights_.final_norm, picked + i * stride_,
                      shape_.hidden_size, stride_, shape_.norm_eps);
   });
-  run_matrix(pass, weights_.output(), picked, stride_, count, logits, shape_.vocab_size, false);
+  const Packed& w = weights_.output();
+  run_matrix(pass, {picked, size_t(stride_), w.data, w.kpairs(), nullptr}, w, count, logits, shape_.vocab_size, w.n);
+  if (shape_.logit_scale == 1 && shape_.logit_softcap == 0) return;
+  pass.run(count, [&](size_t i) {
+    kernels_.squash(logits + i * shape_.vocab_size, shape_.vocab_size, shape_.logit_scale, shape_.logit_softcap);
+  });
 }
 
-// Rotates one token's queries and key, and writes its key and value into their slot.
-void Decoder::append(const Pass& pass, int layer, int token) const {
+// Norms and rotates one token's queries and keys, and writes its keys and values into their slot.
+void Decoder::append(const Pass& pass, int layer, int token) {
   const Batch& batch = *pass.batch;
   const KVShape& kv = pass.kv->shape();
   const int d = shape_.head_dim, position = position_of_[token];
-  const float* x = qkv_.as<float>() + size_t(token) * qkv_stride_;
-  const float* cos_sin = cos_sin_.as<float>() + size_t(token) * d;
+  float* x = qkv_.as<float>() + size_t(token) * qkv_stride_;
+  if (shape_.qk_norm != QkNorm::kNone) {
+    const LayerWeights& w = weights_.layers[layer];
+    norm_heads(x, w.q_norm, shape_.q_size());
+    norm_heads(x + shape_.q_size(), w.k_norm, shape_.kv_size());
+  }
+  int rotary_dim = 0;
+  const float* cos_sin = cos_sin_.as<float>() + size_t(token) * rotary_stride_;
+  if (const int rotary = shape_.layers[layer].rotary; rotary >= 0) {
+    rotary_dim = shape_.rotaries[rotary].dim();
+    for (int i = 0; i < rotary; i++) cos_sin += shape_.rotaries[i].dim();
+  }
   for (int head = 0; head < shape_.num_heads; head++)
-    kernels_.rotate(x + head * d, cos_sin, d, q_.as<uint16_t>() + size_t(token) * shape_.q_size() + head * d);
+    kernels_.rotate(x + head * d, cos_sin, rotary_dim, d,
+                    q_.as<uint16_t>() + size_t(token) * shape_.q_size() + head * d);
 
   const int32_t* table =
       batch.block_tables + (size_t(kv.layer_group[layer]) * batch.num_seqs + seq_of_[token]) * batch.table_width;
@@ -169,9 +213,15 @@ void Decoder::append(const Pass& pass, int layer, int token) const {
   for (int head = 0; head < shape_.num_kv_heads; head++) {
     uint16_t* keys = reinterpret_cast<uint16_t*>(block + pass.kv->key_offset(layer, head)) + tile;
     uint16_t* values = reinterpret_cast<uint16_t*>(block + pass.kv->value_offset(layer, head)) + tile;
-    kernels_.rotate_into_tile(x + shape_.q_size() + head * d, cos_sin, d, keys, position % kTileTokens);
+    kernels_.rotate_into_tile(x + shape_.q_size() + head * d, cos_sin, rotary_dim, d, keys, position % kTileTokens);
     kernels_.value_into_tile(x + shape_.q_size() + shape_.kv_size() + head * d, d, values, position % kTileTokens);
   }
+}
+
+// Norms the heads of x [size], each by itself or all as one.
+void Decoder::norm_heads(float* x, const float* weight, int size) const {
+  const int step = shape_.qk_norm == QkNorm::kHead ? shape_.head_dim : size;
+  for (int i = 0; i < size; i += step) kernels_.rmsnorm_inplace(x + i, weight, step, step, shape_.norm_eps);
 }
 
 // Cuts the attention of a layer into units of about equal cost: the same cut serves every layer.
@@ -212,6 +262,8 @@ Attention Decoder::view(const Pass& pass, int layer, int seq, int head) const {
   const Batch& batch = *pass.batch;
   const KVShape& kv = pass.kv->shape();
   const int group = shape_.num_heads / shape_.num_kv_heads, start = batch.query_start_loc[seq];
+  const float cap = shape_.attention_softcap;
+  constexpr float kLog2e = 1.4426950408889634f;
   return {
       .q = q_.as<uint16_t>() + size_t(start) * shape_.q_size() + size_t(head) * group * shape_.head_dim,
       .ldq = size_t(shape_.q_size()),
@@ -224,8 +276,9 @@ Attention Decoder::view(const Pass& pass, int layer, int seq, int head) const {
       .head_dim = shape_.head_dim,
       .group = group,
       .first_position = position_of_[start],
-      .window = shape_.windows[layer],
-      .scale_log2 = shape_.attention_scale * 1.4426950408889634f,
+      .window = shape_.layers[layer].window,
+      .score_scale = cap == 0 ? shape_.attention_scale * kLog2e : shape_.attention_scale / cap,
+      .softcap_log2 = cap * kLog2e,
   };
 }
 

@@ -56,12 +56,14 @@ class Decoder {
   void reserve(int tokens, int logits);
   void plan_attention(const Batch& batch);
   void run_layer(Pass& pass, int layer);
-  void run_matrix(Pass& pass, const Packed& w, const uint16_t* x, size_t ldx, int rows, float* out, size_t ldo,
-                  bool add);
-  void run_swiglu(Pass& pass, const Packed& w, int rows);
+  void run_matrix(Pass& pass, const Gemm& gemm, const Packed& w, int rows, float* out, size_t ldo, int limit);
+  void run_input(Pass& pass, const float* pre_norm);
+  void run_branch(Pass& pass, const Gemm& gemm, const Packed& w, const float* post_norm);
+  void run_gated(Pass& pass, const Packed& w, int rows);
   void run_attention(Pass& pass, int layer);
   void run_logits(Pass& pass, const int32_t* rows, int count, float* logits);
-  void append(const Pass& pass, int layer, int token) const;
+  void append(const Pass& pass, int layer, int token);
+  void norm_heads(float* x, const float* weight, int size) const;
   Attention view(const Pass& pass, int layer, int seq, int head) const;
 
   DecoderShape shape_;
@@ -69,9 +71,10 @@ class Decoder {
   ThreadPool threads_;
   Weights weights_;
 
-  int stride_;      // fp32 row of the residual stream: hidden rounded up to a panel
-  int qkv_stride_;  // likewise q, k and v together
-  int act_stride_;  // likewise the intermediate size
+  int stride_;             // fp32 row of the residual stream: hidden rounded up to a panel
+  int qkv_stride_;         // likewise q, k and v together
+  int act_stride_;         // likewise the intermediate size
+  int rotary_stride_ = 0;  // cosines and sines of one token: of every rotary embedding, one after another
   int num_hidden_ = 0;
   int capacity_ = 0, logit_capacity_ = 0;
   Memory hidden_;                 // fp32 [n, stride]
@@ -80,7 +83,8 @@ class Decoder {
   Memory q_;                      // bf16 [n, q_size]
   Memory attended_;               // bf16 [n, q_size]
   Memory act_;                    // bf16 [n, act_stride]
-  Memory cos_sin_;                // fp32 [n, head_dim]
+  Memory cos_sin_;                // fp32 [n, rotary_stride]
+  Memory branch_;                 // fp32 [n, stride]: what a post-norm takes; else empty
   Memory picked_;                 // bf16 [logits, stride]
   std::vector<int> seq_of_;       // [n]
   std::vector<int> position_of_;  // [n]

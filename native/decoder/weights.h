@@ -9,14 +9,33 @@
 
 namespace octavo {
 
+// One way to rotate queries and keys: the first 2 * inv_freq.size() elements of a head, cos and sin times `scale`.
+struct Rotary {
+  std::vector<float> inv_freq;
+  float scale;
+
+  int dim() const { return 2 * int(inv_freq.size()); }
+};
+
+struct LayerShape {
+  int window;  // keys a query sees, itself included; 0 for all
+  int rotary;  // which of the model's rotary embeddings; -1 for none
+};
+
+enum class QkNorm { kNone, kHead, kFull };  // over each head of q and k, or over all heads at once
+
+// What ModelSpec says, in the same words.
 struct DecoderShape {
   int vocab_size, hidden_size, intermediate_size, num_heads, num_kv_heads, head_dim;
-  float norm_eps, attention_scale;
-  bool tie_word_embeddings;
-  std::vector<float> inv_freq;  // [head_dim / 2]
-  std::vector<int> windows;     // per layer; 0 for all
+  bool tie_word_embeddings, pre_norm, post_norm, qkv_bias, o_bias;
+  QkNorm qk_norm;
+  Activation activation;
+  float norm_eps, norm_offset, attention_scale, attention_softcap, logit_softcap;
+  float embed_scale, residual_scale, logit_scale;
+  std::vector<Rotary> rotaries;
+  std::vector<LayerShape> layers;
 
-  int num_layers() const { return int(windows.size()); }
+  int num_layers() const { return int(layers.size()); }
   int q_size() const { return num_heads * head_dim; }
   int kv_size() const { return num_kv_heads * head_dim; }
 };
@@ -31,9 +50,13 @@ struct Packed {
   size_t bytes() const { return sizeof(uint32_t) * kPanel * panels() * size_t(kpairs()); }
 };
 
+// Vectors are rounded up to 64; one that the model does not have is null.
 struct LayerWeights {
-  float *attn_norm, *mlp_norm;  // [hidden rounded up to 64]
-  Packed qkv;                   // rows of q, then k, then v
+  float *attn_norm = nullptr, *attn_post_norm = nullptr, *mlp_norm = nullptr, *mlp_post_norm = nullptr;  // [hidden]
+  float *q_norm = nullptr, *k_norm = nullptr;  // [head_dim], or [q_size] and [kv_size]
+  float* qkv_bias = nullptr;                   // q, then k, then v
+  float* o_bias = nullptr;                     // [hidden]
+  Packed qkv;                                  // rows of q, then k, then v
   Packed o;
   Packed gate_up;  // panel 2i holds 64 gates, panel 2i + 1 their ups
   Packed down;
@@ -58,7 +81,7 @@ class Weights {
 
   // The matrix that logits are computed with: the embedding itself when tied.
   const Packed& output() const { return tied_ ? embed_packed : lm_head; }
-  // One token's embedding as fp32 [hidden].
+  // One token's embedding, times embed_scale, as fp32 [hidden].
   void embed(int token, float* out) const;
 
   std::vector<LayerWeights> layers;
@@ -68,7 +91,8 @@ class Weights {
   Packed lm_head;                  // untied only
 
  private:
-  void set_norm(float* target, const uint16_t* tensor) const;
+  bool set_of_model(const std::string& slot, const uint16_t* tensor, const std::vector<size_t>& dims);
+  bool set_of_layer(const std::string& slot, LayerWeights& w, const uint16_t* tensor, const std::vector<size_t>& dims);
 
   DecoderShape shape_;
   bool tied_;

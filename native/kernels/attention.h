@@ -101,14 +101,16 @@ static inline void value_tile(const uint16_t* p, int head_dim, const TilePointer
 
 // One row's 64 scores become probabilities against its new maximum; returns the factor for what was summed before.
 // Masked probabilities are exactly zero.
-static inline float soften(const float* scores, int lo, int hi, float scale, RowState& state, F& sum, uint16_t* p) {
+static inline float soften(const Attention& a, const float* scores, int lo, int hi, RowState& state, F& sum,
+                           uint16_t* p) {
   constexpr int kCount = kKeyTile / kLanes;
   const bool whole = lo <= 0 && hi >= kKeyTile;
   F t[kCount];
   F top = set1(-__builtin_inff());
 #pragma GCC unroll 16
   for (int j = 0; j < kCount; j++) {
-    t[j] = mul(load(scores + j * kLanes), set1(scale));
+    t[j] = mul(load(scores + j * kLanes), set1(a.score_scale));
+    if (a.softcap_log2 != 0) t[j] = mul(tanh_of(t[j]), set1(a.softcap_log2));
     if (!whole) t[j] = keep_range(t[j], lo - j * kLanes, hi - j * kLanes, -__builtin_inff());
     top = max(top, t[j]);
   }
@@ -140,7 +142,7 @@ static void tile_step(const Attention& a, const uint16_t* q, int tile_start, con
       decay[r] = 1.0f;
       for (int j = 0; j < kKeyTile; j++) p[r * kKeyTile + j] = 0;
     } else {
-      decay[r] = soften(scores + r * kKeyTile, lo, hi, a.scale_log2, state[r], sums[r], p + r * kKeyTile);
+      decay[r] = soften(a, scores + r * kKeyTile, lo, hi, state[r], sums[r], p + r * kKeyTile);
     }
   }
   value_tile<R>(p, a.head_dim, tiles, next, decay, acc);

@@ -47,7 +47,7 @@ static inline void panel_tile(const uint16_t* x, size_t ldx, const uint16_t* pan
   }
 }
 
-static void panel_rows(const Gemm& g, int row, int rows, int panel, float* tile) {
+static inline void panel_products(const Gemm& g, int row, int rows, int panel, float* tile) {
   const uint16_t* x = g.x + row * g.ldx;
   const uint16_t* w = g.w + size_t(panel) * g.kpairs * 2 * kPanel;
   switch (rows) {
@@ -64,6 +64,14 @@ static void panel_rows(const Gemm& g, int row, int rows, int panel, float* tile)
   }
 }
 
+static void panel_rows(const Gemm& g, int row, int rows, int panel, float* tile) {
+  panel_products(g, row, rows, panel, tile);
+  if (g.bias == nullptr) return;
+  for (int r = 0; r < rows; r++)
+    for (int c = 0; c < kPanel; c += kLanes)
+      store(tile + r * kPanel + c, add(load(tile + r * kPanel + c), load(g.bias + size_t(panel) * kPanel + c)));
+}
+
 static void gemm_store(const Gemm& g, int row0, int row1, int panel, float* out, size_t ldo, int limit) {
   alignas(64) float tile[kRows * kPanel];
   const int base = panel * kPanel, cols = limit - base < kPanel ? limit - base : kPanel;
@@ -75,33 +83,30 @@ static void gemm_store(const Gemm& g, int row0, int row1, int panel, float* out,
   }
 }
 
-static void gemm_add(const Gemm& g, int row0, int row1, int panel, float* out, size_t ldo) {
+static void gemm_add(const Gemm& g, int row0, int row1, int panel, float* out, size_t ldo, float scale) {
   alignas(64) float tile[kRows * kPanel];
   for (int row = row0; row < row1; row += kRows) {
     const int rows = row1 - row < kRows ? row1 - row : kRows;
     panel_rows(g, row, rows, panel, tile);
     for (int r = 0; r < rows; r++) {
       float* target = out + (row + r) * ldo + panel * kPanel;
-      for (int c = 0; c < kPanel; c += kLanes) store(target + c, add(load(target + c), load(tile + r * kPanel + c)));
+      for (int c = 0; c < kPanel; c += kLanes)
+        store(target + c, add(load(target + c), mul(load(tile + r * kPanel + c), set1(scale))));
     }
   }
 }
 
-// silu(x) = x / (1 + e^-x); e^-x is taken as 2^(-x log2 e), clamped so that it stays finite.
-static inline F silu(F x) {
-  const F e = exp2_of(min(mul(x, set1(-kLog2e)), set1(126.0f)));
-  return div(x, add(set1(1.0f), e));
-}
-
-static void gemm_swiglu(const Gemm& g, int row0, int row1, int pair, uint16_t* act, size_t lda) {
+static void gemm_gated(const Gemm& g, int row0, int row1, int pair, uint16_t* act, size_t lda, Activation activation) {
   alignas(64) float gate[kRows * kPanel], up[kRows * kPanel];
   for (int row = row0; row < row1; row += kRows) {
     const int rows = row1 - row < kRows ? row1 - row : kRows;
     panel_rows(g, row, rows, 2 * pair, gate);
     panel_rows(g, row, rows, 2 * pair + 1, up);
     for (int r = 0; r < rows; r++)
-      for (int c = 0; c < kPanel; c += kLanes)
-        store_bf16(act + (row + r) * lda + pair * kPanel + c,
-                   mul(silu(load(gate + r * kPanel + c)), load(up + r * kPanel + c)));
+      for (int c = 0; c < kPanel; c += kLanes) {
+        const F x = load(gate + r * kPanel + c);
+        const F gated = activation == Activation::kSilu ? silu(x) : gelu_tanh(x);
+        store_bf16(act + (row + r) * lda + pair * kPanel + c, mul(gated, load(up + r * kPanel + c)));
+      }
   }
 }

@@ -26,6 +26,26 @@ static inline F exp2_of(F x) {
   return scale_by_power(p, n);
 }
 
+constexpr float kLog2e = 1.4426950408889634f;
+
+// x / (1 + 2^-y): with y = x log2(e) it is silu. 2^-y is clamped so that it stays finite.
+static inline F gate_by_sigmoid(F x, F minus_y) { return div(x, add(set1(1.0f), exp2_of(min(minus_y, set1(126.0f))))); }
+
+static inline F silu(F x) { return gate_by_sigmoid(x, mul(x, set1(-kLog2e))); }
+
+// x / 2 (1 + tanh(u)) with u = sqrt(2 / pi) (x + 0.044715 x^3), which is x / (1 + e^-2u) (Hendrycks and Gimpel 2016).
+static inline F gelu_tanh(F x) {
+  constexpr float kFactor = -2.0f * 0.7978845608028654f * kLog2e;
+  const F cubic = fma(mul(mul(x, x), set1(0.044715f * kFactor)), x, mul(x, set1(kFactor)));
+  return gate_by_sigmoid(x, cubic);
+}
+
+// tanh(x) = 1 - 2 / (1 + e^2x), good to 2e-7 of 1.
+static inline F tanh_of(F x) {
+  const F e = exp2_of(min(mul(x, set1(2 * kLog2e)), set1(126.0f)));
+  return sub(set1(1.0f), div(set1(2.0f), add(set1(1.0f), e)));
+}
+
 static inline float exp2_of(float x) {
   float lanes[kLanes];
   store(lanes, exp2_of(set1(x)));
@@ -41,8 +61,6 @@ static float row_max(const float* x, int n) {
   for (; i < n; i++) result = x[i] > result ? x[i] : result;
   return result;
 }
-
-constexpr float kLog2e = 1.4426950408889634f;
 
 static void exp_into(const float* x, int n, float max, float scale, float* out) {
   const float factor = scale * kLog2e;

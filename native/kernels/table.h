@@ -15,13 +15,16 @@ constexpr int kKeyTile = 64;     // keys per step of the attention recurrence, a
 constexpr int kSplit = 256;      // keys after which the recurrence starts afresh, aligned to position 0
 constexpr int kMaxHeadDim = 512;
 
-// out[row, :] = x[row, :] . w^T for one panel of outputs.
+// y[row, :] = x[row, :] . w^T + bias for one panel of outputs.
 struct Gemm {
   const uint16_t* x;  // bf16 [rows, ldx], ldx >= 2 * kpairs
   size_t ldx;
   const uint16_t* w;  // packed bf16 [panels][kpairs][64][2]
   int kpairs;
+  const float* bias;  // [panels][64], or null
 };
+
+enum class Activation { kSilu, kGeluTanh };
 
 // What one query row has seen so far: out = acc / sum, with logits measured against max (in units of log2).
 struct RowState {
@@ -41,7 +44,8 @@ struct Attention {
   int group;           // query heads per KV head; row = token * group + head
   int first_position;  // of token 0
   int window;          // keys a query sees, itself included; 0 for all
-  float scale_log2;    // logit scale times log2(e)
+  float score_scale;   // a score, in units of log2, is q . k times this,
+  float softcap_log2;  // or, if this is not 0, this times tanh(q . k times score_scale)
 };
 
 struct Kernels {
@@ -49,17 +53,29 @@ struct Kernels {
 
   // rows [row0, row1) of one panel; columns from `limit` on are not written.
   void (*gemm_store)(const Gemm&, int row0, int row1, int panel, float* out, size_t ldo, int limit);
-  void (*gemm_add)(const Gemm&, int row0, int row1, int panel, float* out, size_t ldo);
-  // act = silu(gate) * up; panels 2 * pair and 2 * pair + 1 of w hold 64 gates and their 64 ups.
-  void (*gemm_swiglu)(const Gemm&, int row0, int row1, int pair, uint16_t* act, size_t lda);
+  // out += scale * y
+  void (*gemm_add)(const Gemm&, int row0, int row1, int panel, float* out, size_t ldo, float scale);
+  // act = activation(gate) * up; panels 2 * pair and 2 * pair + 1 of w hold 64 gates and their 64 ups.
+  void (*gemm_gated)(const Gemm&, int row0, int row1, int pair, uint16_t* act, size_t lda, Activation activation);
 
-  // out = bf16(x * rsqrt(mean(x^2) + eps) * weight); stride is a multiple of 64, zero beyond hidden.
-  void (*rmsnorm)(const float* x, const float* weight, uint16_t* out, int hidden, int stride, float eps);
+  // y = x * rsqrt(mean(x^2) + eps) * weight; stride is a multiple of 16, x is zero from `size` on.
+  // out = bf16(y)
+  void (*rmsnorm)(const float* x, const float* weight, uint16_t* out, int size, int stride, float eps);
+  // x = y
+  void (*rmsnorm_inplace)(float* x, const float* weight, int size, int stride, float eps);
+  // out += scale * y
+  void (*rmsnorm_add)(const float* x, const float* weight, float* out, int size, int stride, float eps, float scale);
+  // out = bf16(x); n is a multiple of 16.
+  void (*narrow)(const float* x, uint16_t* out, int n);
+  // x *= scale, then, if cap is not 0, x = cap * tanh(x / cap).
+  void (*squash)(float* x, int n, float scale, float cap);
 
-  // Rotate one head (rotate-half) by cos and sin [head_dim / 2] and round to bf16; out element i at out[i].
-  void (*rotate)(const float* x, const float* cos_sin, int head_dim, uint16_t* out);
+  // Rotate the first rotary_dim elements of one head (rotate-half) by cos and sin [rotary_dim / 2], and round all to
+  // bf16; out element i at out[i].
+  void (*rotate)(const float* x, const float* cos_sin, int rotary_dim, int head_dim, uint16_t* out);
   // The same into slot `slot` of a K tile [head_dim / 2][16][2].
-  void (*rotate_into_tile)(const float* x, const float* cos_sin, int head_dim, uint16_t* tile, int slot);
+  void (*rotate_into_tile)(const float* x, const float* cos_sin, int rotary_dim, int head_dim, uint16_t* tile,
+                           int slot);
   // Round one value vector into slot `slot` of a V tile [8][head_dim][2].
   void (*value_into_tile)(const float* x, int head_dim, uint16_t* tile, int slot);
 

@@ -45,8 +45,27 @@ class Model:
         windows: Sequence[int],
         isa: str,
         threads: int,
+        layer_rotaries: Sequence[int] | None = None,
+        rotary_scales: Sequence[float] | None = None,
+        pre_norm: bool = True,
+        post_norm: bool = False,
+        norm_offset: float = 0.0,
+        qk_norm: str = "none",
+        qkv_bias: bool = False,
+        o_bias: bool = False,
+        activation: str = "silu",
+        attention_softcap: float = 0.0,
+        logit_softcap: float = 0.0,
+        embed_scale: float = 1.0,
+        residual_scale: float = 1.0,
+        logit_scale: float = 1.0,
     ) -> None:
-        """``windows[layer]``: keys a query sees, itself included; 0 for all."""
+        """A model of this shape; the words are those of :class:`octavo.model.spec.ModelSpec`.
+
+        ``windows[layer]``: keys a query sees, itself included; 0 for all. ``inv_freq [rotaries, rotary_dim / 2]`` with
+        ``rotary_scales [rotaries]`` (by default all 1) are the rotary embeddings, and ``layer_rotaries[layer]`` says
+        which a layer has: by default the first, -1 for none. A softcap of 0 is none.
+        """
 
     @property
     def isa(self) -> str: ...
@@ -58,8 +77,8 @@ class Model:
         """Pack one tensor into its place. ``tensor`` is C-contiguous uint16 holding bfloat16 bits.
 
         Slots with ``layer`` -1: ``embed`` and ``lm_head [vocab, hidden]`` (the latter only when untied),
-        ``final_norm [hidden]``. Per layer: ``attn_norm``, ``mlp_norm [hidden]``, ``q``, ``k``, ``v``, ``o``,
-        ``gate``, ``up``, ``down`` with the shapes of :class:`octavo.model.spec.ModelSpec`.
+        ``final_norm [hidden]``. Per layer: ``q``, ``k``, ``v``, ``o``, ``gate``, ``up``, ``down`` and the norms and
+        biases that the model has, with the shapes of :meth:`octavo.model.spec.ModelSpec.tensor_shapes`.
         """
     def buffers(self) -> list[tuple[str, npt.NDArray[np.uint8]]]:
         """Writable views of the packed weights, by name, in a fixed order: what a packed copy holds."""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from octavo.errors import UnsupportedModelError
+from octavo.model.architecture import GgufExtras
 from octavo.model.gguf_metadata import spec_from_gguf
 from octavo.model.hf_config import spec_from_hf_config
 
@@ -36,11 +37,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("change", "message"), REFUSED, ids=[", ".join(change) for change, _ in REFUSED])
 def test_what_octavo_cannot_do_is_refused_by_name(metadata, change, message):
     with pytest.raises(UnsupportedModelError, match=message):
-        spec_from_gguf(metadata | change, tie_word_embeddings=True)
+        spec_from_gguf(metadata | change, GgufExtras(True))
 
 
 def test_both_kinds_of_file_describe_one_model(config, metadata):
-    spec = spec_from_gguf(metadata, tie_word_embeddings=True)
+    spec = spec_from_gguf(metadata, GgufExtras(True))
     assert spec == spec_from_hf_config(config)
     assert spec.digest() == spec_from_hf_config(config).digest()
 
@@ -52,8 +53,8 @@ def test_keys_outside_the_architecture_are_about_other_things(metadata):
         "somebody.version": "1",
         "tokenizer.ggml.pre": "z",
     }
-    plain = spec_from_gguf(metadata, tie_word_embeddings=True)
-    assert spec_from_gguf(metadata | others, tie_word_embeddings=True) == plain
+    plain = spec_from_gguf(metadata, GgufExtras(True))
+    assert spec_from_gguf(metadata | others, GgufExtras(True)) == plain
 
 
 @pytest.mark.parametrize(
@@ -65,32 +66,32 @@ def test_keys_outside_the_architecture_are_about_other_things(metadata):
     ],
 )
 def test_every_way_to_write_linear_scaling_is_followed(metadata, change):
-    rope = spec_from_gguf(metadata | change, tie_word_embeddings=True).rope
+    rope = spec_from_gguf(metadata | change, GgufExtras(True)).ropes[0]
     assert (rope.kind, rope.factor) == ("linear", 2.0)
 
 
 def test_a_scaling_type_of_none_switches_the_factor_off(metadata):
     change = {"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 2.0}
-    assert spec_from_gguf(metadata | change, tie_word_embeddings=True).rope.kind == "default"
+    assert spec_from_gguf(metadata | change, GgufExtras(True)).ropes[0].kind == "default"
 
 
 def test_a_window_in_the_metadata_is_used(metadata):
-    spec = spec_from_gguf(metadata | {"llama.attention.sliding_window": 32}, tie_word_embeddings=True)
+    spec = spec_from_gguf(metadata | {"llama.attention.sliding_window": 32}, GgufExtras(True))
     assert [layer.window for layer in spec.layers] == [32, 32]
 
 
 def test_the_vocabulary_may_be_known_by_its_tokens_only(metadata):
     del metadata["llama.vocab_size"]
-    spec = spec_from_gguf(metadata | {"tokenizer.ggml.tokens": ["a"] * 50}, tie_word_embeddings=True)
+    spec = spec_from_gguf(metadata | {"tokenizer.ggml.tokens": ["a"] * 50}, GgufExtras(True))
     assert spec.vocab_size == 50
 
 
 @pytest.mark.parametrize("factors", [[1.0] * 7 + [0.0], [1.0] * 7 + [np.nan], [], [1.0] * 9])
 def test_frequency_factors_that_make_no_sense_are_refused(metadata, factors):
     with pytest.raises(UnsupportedModelError, match=r"factors|rope_freqs"):
-        spec_from_gguf(metadata, tie_word_embeddings=True, freq_factors=factors)
+        spec_from_gguf(metadata, GgufExtras(True, {"rope_freqs": factors}))
 
 
 def test_two_scalings_at_once_are_refused(metadata):
     with pytest.raises(UnsupportedModelError, match=r"both rope_freqs\.weight and a linear"):
-        spec_from_gguf(metadata | {"llama.rope.scaling.factor": 2.0}, tie_word_embeddings=True, freq_factors=[1.0] * 8)
+        spec_from_gguf(metadata | {"llama.rope.scaling.factor": 2.0}, GgufExtras(True, {"rope_freqs": [1.0] * 8}))

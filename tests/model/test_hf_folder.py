@@ -77,7 +77,7 @@ def test_harmless_extras_are_accepted(folder):
     [
         (lambda t: t.pop("model.layers.1.mlp.up_proj.weight"), "lacks up of layer 1"),
         (lambda t: t.update({"model.layers.0.self_attn.q_proj.bias": torch.ones(64)}), "q_proj.bias"),
-        (lambda t: t.update({"model.layers.2.mlp.up_proj.weight": torch.ones(96, 64)}), "up of layer 2"),
+        (lambda t: t.update({"model.layers.2.mlp.up_proj.weight": torch.ones(96, 64)}), "layers.2.mlp.up_proj.weight"),
         (
             lambda t: t.update({"model.norm.weight": torch.ones(63)}),
             r"norm.weight has shape \[63\].*says \[64\]",

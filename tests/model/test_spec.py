@@ -8,7 +8,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from octavo.errors import UnsupportedModelError
 from octavo.model.hf_config import spec_from_hf_config
-from octavo.model.spec import LayerSpec, RopeSpec
+from octavo.model.spec import LayerSpec, LongRope, RopeSpec
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -18,7 +18,7 @@ LLAMA3 = {
     "original_max_position_embeddings": 8192,
 }
 
-PINNED = "ad90443dea091f9ac5bbdc4cd6eb5b18abf895ffd5f913390bb63d560204c19a"
+PINNED = "13cb8cd5a86352366f8c27b11c78f12c1d3da055dec55e5113d436e884e9708f"
 
 
 def test_digest_is_stable_across_processes_and_versions(config):
@@ -30,7 +30,26 @@ def test_digest_covers_what_is_computed_and_nothing_else(config):
     spec = spec_from_hf_config(config)
     same = dataclasses.replace(spec, max_position_embeddings=512, architecture="MistralForCausalLM")
     assert same.digest() == spec.digest()
-    for change in ({"norm_eps": 1e-6}, {"rope": RopeSpec(2.0)}, {"layers": (LayerSpec(8), LayerSpec())}):
+    rope = spec.layers[0].rope
+    for change in (
+        {"norm_eps": 1e-6},
+        {"layers": (LayerSpec(None, RopeSpec(2.0, dim=16)),) * 2},
+        {"layers": (LayerSpec(None, dataclasses.replace(rope, scale=1.5)),) * 2},
+        {"layers": (LayerSpec(8, rope), LayerSpec(None, rope))},
+        {"layers": (LayerSpec(None, rope), LayerSpec(None, None))},
+        {"norms": "both"},
+        {"norm_offset": 1.0},
+        {"qk_norm": "head"},
+        {"qkv_bias": True},
+        {"o_bias": True},
+        {"activation": "gelu_tanh"},
+        {"attention_scale": 0.3},
+        {"attention_softcap": 50.0},
+        {"logit_softcap": 30.0},
+        {"embed_scale": 2.0},
+        {"residual_scale": 2.0},
+        {"logit_scale": 2.0},
+    ):
         assert dataclasses.replace(spec, **change).digest() != spec.digest()
 
 
@@ -45,14 +64,14 @@ def test_inverse_frequencies_are_those_of_transformers(config, scaling, head_dim
     expected, factor = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](reference, torch.device("cpu"))
     assert factor == 1.0
     # Both work in float32: their powers differ by an ulp or two (1.2e-7 each), and scaling rounds again.
-    ours = spec_from_hf_config(config).rope.inv_freq(head_dim)
+    ours = spec_from_hf_config(config).ropes[0].inv_freq()
     np.testing.assert_allclose(ours, expected.numpy(), rtol=6e-7)
 
 
 def test_frequency_factors_divide_each_frequency():
-    plain = RopeSpec(10000.0).inv_freq(16)
+    plain = RopeSpec(10000.0, dim=16).inv_freq()
     factors = tuple(float(i) for i in range(1, 9))
-    divided = RopeSpec(10000.0, kind="factors", freq_factors=factors).inv_freq(16)
+    divided = RopeSpec(10000.0, dim=16, kind="factors", freq_factors=factors).inv_freq()
     np.testing.assert_allclose(divided, plain / np.arange(1, 9, dtype=np.float32), rtol=1.2e-7)
 
 
@@ -75,13 +94,38 @@ def test_shapes_list_the_output_matrix_only_when_untied(config):
         {"theta": 1e4, "kind": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0},
     ],
 )
-def test_rotary_settings_that_float32_cannot_follow_are_refused_without_a_warning(config, rope, recwarn):
+def test_rotary_settings_that_float32_cannot_follow_are_refused_without_a_warning(rope, recwarn):
     with pytest.raises(UnsupportedModelError, match="rotary"):
-        dataclasses.replace(spec_from_hf_config(config), rope=RopeSpec(**rope))
+        RopeSpec(**rope, dim=16)
     assert not recwarn.list
 
 
-def test_frequency_factors_must_fit_the_head(config):
-    rope = RopeSpec(10000.0, kind="factors", freq_factors=(1.0,))
-    with pytest.raises(UnsupportedModelError, match="needs 8 rotary factors, not 1"):
-        dataclasses.replace(spec_from_hf_config(config), rope=rope)
+def test_frequency_factors_must_fit_the_rotated_elements():
+    with pytest.raises(UnsupportedModelError, match="16 rotated elements need 8 rotary factors, not 1"):
+        RopeSpec(10000.0, dim=16, kind="factors", freq_factors=(1.0,))
+
+
+@pytest.mark.parametrize("dim", [0, -2, 15, 1024])
+def test_an_impossible_number_of_rotated_elements_is_refused(dim):
+    with pytest.raises(UnsupportedModelError, match="rotated elements"):
+        RopeSpec(10000.0, dim=dim)
+
+
+def test_no_more_than_a_head_is_rotated_and_by_all_layers_alike(config):
+    spec = spec_from_hf_config(config)
+    with pytest.raises(UnsupportedModelError, match="rotated elements of a head must lie between 2 and 16"):
+        dataclasses.replace(spec, layers=(LayerSpec(None, RopeSpec(1e4, dim=32)),) * 2)
+    mixed = tuple(LayerSpec(None, RopeSpec(1e4, dim=dim)) for dim in (8, 16))
+    with pytest.raises(UnsupportedModelError, match="as many elements"):
+        dataclasses.replace(spec, layers=mixed)
+
+
+def test_the_longer_rotary_embedding_serves_engines_of_more_tokens_only(config):
+    spec = spec_from_hf_config(config)
+    short, long = RopeSpec(1e4, dim=16), RopeSpec(1e4, dim=16, scale=1.5)
+    layers = (LayerSpec(None, short), LayerSpec(None, None))
+    two = dataclasses.replace(spec, layers=layers, long_rope=LongRope(above=100, rope=long))
+    assert two.at_length(100) == dataclasses.replace(spec, layers=layers)
+    assert two.at_length(101) == dataclasses.replace(spec, layers=(LayerSpec(None, long), LayerSpec(None, None)))
+    assert two.at_length(100).at_length(101) == two.at_length(100)
+    assert len({two.digest(), two.at_length(100).digest(), two.at_length(101).digest()}) == 3

@@ -81,7 +81,7 @@ def model_of(
         norm_eps=shape.norm_eps,
         attention_scale=shape.head_dim**-0.5,
         tie_word_embeddings=shape.tie_word_embeddings,
-        inv_freq=shape.inv_freq,
+        inv_freq=shape.inv_freq[None],
         windows=list(shape.windows),
         isa=isa,
         threads=threads,

@@ -22,7 +22,7 @@ def make(threads):
         norm_eps=1e-5,
         attention_scale=0.25,
         tie_word_embeddings=True,
-        inv_freq=np.ones(8, np.float32),
+        inv_freq=np.ones((1, 8), np.float32),
         windows=[0],
         isa="generic",
         threads=threads,

@@ -85,7 +85,7 @@ def good_model(rng):
         "norm_eps": 1e-5,
         "attention_scale": 0.25,
         "tie_word_embeddings": True,
-        "inv_freq": np.ones(8, np.float32),
+        "inv_freq": np.ones((1, 8), np.float32),
         "windows": [0, 0, 20],
         "isa": "generic",
         "threads": 1,

@@ -16,7 +16,12 @@ MODEL = {
     "num_kv_heads": 1,
     "head_dim": 16,
 }
-MODEL |= {"norm_eps": 1e-5, "attention_scale": 0.25, "tie_word_embeddings": True, "inv_freq": np.ones(8, np.float32)}
+MODEL |= {
+    "norm_eps": 1e-5,
+    "attention_scale": 0.25,
+    "tie_word_embeddings": True,
+    "inv_freq": np.ones((1, 8), np.float32),
+}
 MODEL |= {"windows": [0], "isa": "generic"}
 
 resource.setrlimit(resource.RLIMIT_AS, (600 << 20,) * 2)  # each thread asks for a stack of several MiB

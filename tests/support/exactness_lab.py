@@ -173,9 +173,6 @@ class Lab:
         return tuple(np.random.default_rng(seed).integers(0, self.spec.vocab_size, length).tolist())
 
 
-_ROPE = RopeSpec(theta=10_000.0)
-
-
 def _spec(
     heads: int,
     kv_heads: int,
@@ -196,8 +193,8 @@ def _spec(
         norm_eps=1e-5,
         tie_word_embeddings=tied,
         max_position_embeddings=4096,
-        rope=_ROPE,
-        layers=tuple(LayerSpec(window) for window in windows),
+        attention_scale=head_dim**-0.5,
+        layers=tuple(LayerSpec(window, RopeSpec(theta=10_000.0, dim=head_dim)) for window in windows),
     )
 
 

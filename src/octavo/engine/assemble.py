@@ -127,7 +127,9 @@ def assemble(
     source = resolve_model(model, revision=revision, progress=progress)
     tokenizer = _tokenizer(source)
     _check_weights_fit(source)
-    loaded = load_model(source, isa=config.isa, threads=config.threads, progress=progress)
+    loaded = load_model(
+        source, isa=config.isa, threads=config.threads, max_model_len=config.max_model_len, progress=progress
+    )
     memory = plan(loaded.spec, config, free_memory=free_memory())
     runner = _runner(loaded, memory, config)
     engine = Engine(

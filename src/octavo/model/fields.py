@@ -29,6 +29,11 @@ class Fields:
         self._seen.add(self._prefix + key)
         return self._values.get(self._prefix + key)
 
+    def has(self, key: str) -> bool:
+        """Whether the key is there at all, be its value null."""
+        self._seen.add(self._prefix + key)
+        return self._prefix + key in self._values
+
     def integer(self, key: str, default: int | None = None, *, high: int = 2**31 - 1) -> int:
         """A whole number from 1 to ``high``; a missing or null key is ``default``, or refused without one."""
         value = self._required(key, default)

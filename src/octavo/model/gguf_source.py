@@ -12,29 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.errors import UnsupportedModelError
-from octavo.model.base import ModelSource, Tensor, TensorKey, TensorNames, check_names, check_shape
+from octavo.model.architecture import GgufExtras
+from octavo.model.architectures.registry import architecture_named
+from octavo.model.base import ModelSource, StoredAt, Tensor, TensorKey, find_slots
+from octavo.model.bfloat16 import to_bfloat16
 from octavo.model.gguf_file import PLAIN_TYPES, GgufFile
 from octavo.model.gguf_metadata import spec_from_gguf
 from octavo.model.spec import ModelSpec
 
-TENSOR_NAMES = TensorNames(
-    whole_model={"token_embd.weight": "embed", "output_norm.weight": "final_norm", "output.weight": "lm_head"},
-    layer=re.compile(r"blk\.(0|[1-9]\d{0,5})\.(.+)"),
-    per_layer={
-        "attn_norm.weight": "attn_norm",
-        "attn_q.weight": "q",
-        "attn_k.weight": "k",
-        "attn_v.weight": "v",
-        "attn_output.weight": "o",
-        "ffn_norm.weight": "mlp_norm",
-        "ffn_gate.weight": "gate",
-        "ffn_up.weight": "up",
-        "ffn_down.weight": "down",
-    },
-)
-_ROPE_FREQS = "rope_freqs.weight"
-_RECOMPUTED = "attn_rot_embd.weight"
-"""A buffer that old files store; the metadata says the same, so it is not read."""
+_FREQ_FACTORS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
+_IGNORED = re.compile(r"^(" + "|".join(_FREQ_FACTORS) + r")\.weight$|attn_rot_embd\.weight$")
+"""Rotary factors, which become part of the spec, and a buffer of old files that the metadata says too."""
 _EOS_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -54,13 +42,11 @@ class GgufSource(ModelSource):
         self.name = name
         self.location = path
         self._file = GgufFile(path)
+        self._last: tuple[str, npt.NDArray[np.uint16]] | None = None
         metadata = self._file.metadata
         self.tokenizer_source = metadata
-        self.spec = spec_from_gguf(
-            metadata,
-            tie_word_embeddings="output.weight" not in self._file.tensors,
-            freq_factors=self._freq_factors(),
-        )
+        extras = GgufExtras("output.weight" not in self._file.tensors, self._freq_factors())
+        self.spec = spec_from_gguf(metadata, extras)
         self.eos_token_ids = _eos_token_ids(metadata, self.spec)
         self.chat_template = _chat_template(metadata)
 
@@ -73,47 +59,51 @@ class GgufSource(ModelSource):
 
     def check(self) -> None:
         self._file.check_data()
-        shapes = self.spec.tensor_shapes()
-        for key, name in self._names.items():
-            check_shape(str(self._file.path), name, self._file.tensors[name].shape, shapes[key])
+        self._slots  # noqa: B018  (found and checked once)
 
     def tensors(self) -> Iterator[Tensor]:
         self.check()
         heads = {"q": self.spec.num_heads, "k": self.spec.num_kv_heads}
-        for slot, layer in self.spec.tensor_shapes():
-            bits = self._file.read(self._names[slot, layer])
-            if slot in heads:
-                bits = _rotate_half_order(bits, heads[slot])
+        paired = architecture_named(self.spec.architecture).gguf_pairs_rows
+        for (slot, layer), shape in self.spec.tensor_shapes().items():
+            at = self._slots[slot, layer]
+            if slot.endswith("norm") and self.spec.norm_offset:
+                bits = self._norm_without_offset(at.name)
+            else:
+                bits = at.cut(self._read(at.name), shape[0])
+            part = slot.removesuffix("_bias")
+            if paired and part in heads:
+                bits = _rotate_half_order(bits, heads[part])
             yield Tensor(slot, layer, bits)
 
     @cached_property
-    def _names(self) -> dict[TensorKey, str]:
-        """The name of each tensor of the spec; complete, and nothing is left over."""
-        found: dict[TensorKey, str] = {}
-        unknown: list[str] = []
-        for name in self._file.tensors:
-            key = TENSOR_NAMES.key(name)
-            if key is not None:
-                found[key] = name
-            elif name != _ROPE_FREQS and not name.endswith(_RECOMPUTED):
-                unknown.append(name)
-        check_names(str(self._file.path), self.spec, found, unknown)
-        return found
+    def _slots(self) -> dict[TensorKey, StoredAt]:
+        names = architecture_named(self.spec.architecture).gguf_tensors
+        stored = {name: tensor.shape for name, tensor in self._file.tensors.items()}
+        return find_slots(str(self._file.path), self.spec, names, stored, _IGNORED)
 
-    def _freq_factors(self) -> list[float] | None:
-        if _ROPE_FREQS not in self._file.tensors:
-            return None
-        return self._file.read_floats(_ROPE_FREQS)
+    def _read(self, name: str) -> npt.NDArray[np.uint16]:
+        """One tensor, kept until another is asked for: one that holds several slots is read once."""
+        if self._last is None or self._last[0] != name:
+            self._last = name, self._file.read(name)
+        return self._last[1]
+
+    def _norm_without_offset(self, name: str) -> npt.NDArray[np.uint16]:
+        """A norm's weight as the model stores it: llama.cpp adds what the norm adds."""
+        return to_bfloat16(np.array(self._file.read_floats(name), np.float32) - np.float32(self.spec.norm_offset))
+
+    def _freq_factors(self) -> dict[str, list[float]]:
+        stored = self._file.tensors
+        return {name: self._file.read_floats(f"{name}.weight") for name in _FREQ_FACTORS if f"{name}.weight" in stored}
 
 
 def _rotate_half_order(bits: npt.NDArray[np.uint16], heads: int) -> npt.NDArray[np.uint16]:
     """Undo llama.cpp's order of q and k rows: pairs (i, i + head_dim / 2) stand side by side there.
 
-    ``[heads, head_dim / 2, 2, hidden] -> [heads, 2, head_dim / 2, hidden]``, seen as ``[rows, hidden]``.
+    ``[heads, head_dim / 2, 2, ...] -> [heads, 2, head_dim / 2, ...]``, seen as ``[rows, ...]``.
     """
-    rows, hidden = bits.shape
-    paired = bits.reshape(heads, rows // heads // 2, 2, hidden)
-    return np.ascontiguousarray(paired.swapaxes(1, 2)).reshape(rows, hidden)
+    paired = bits.reshape(heads, bits.shape[0] // heads // 2, 2, -1)
+    return np.ascontiguousarray(paired.swapaxes(1, 2)).reshape(bits.shape)
 
 
 def _eos_token_ids(metadata: dict[str, Any], spec: ModelSpec) -> tuple[int, ...]:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from octavo.errors import ModelNotFoundError, UnsupportedModelError, WeightsError
-from octavo.model.base import ModelSource, Tensor, TensorKey, TensorNames, check_names, check_shape
+from octavo.model.architectures.registry import architecture_named
+from octavo.model.base import ModelSource, StoredAt, Tensor, TensorKey, find_slots
 from octavo.model.hf_config import spec_from_hf_config
 from octavo.model.reading import is_file
 from octavo.model.safetensors_file import SafetensorsFile
@@ -21,26 +22,8 @@ from octavo.model.spec import ModelSpec
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
-TENSOR_NAMES = TensorNames(
-    whole_model={
-        "model.embed_tokens.weight": "embed",
-        "model.norm.weight": "final_norm",
-        "lm_head.weight": "lm_head",
-    },
-    layer=re.compile(r"model\.layers\.(0|[1-9]\d{0,5})\.(.+)"),
-    per_layer={
-        "input_layernorm.weight": "attn_norm",
-        "self_attn.q_proj.weight": "q",
-        "self_attn.k_proj.weight": "k",
-        "self_attn.v_proj.weight": "v",
-        "self_attn.o_proj.weight": "o",
-        "post_attention_layernorm.weight": "mlp_norm",
-        "mlp.gate_proj.weight": "gate",
-        "mlp.up_proj.weight": "up",
-        "mlp.down_proj.weight": "down",
-    },
-)
-_RECOMPUTED = "rotary_emb.inv_freq"
+_LM_HEAD = "lm_head.weight"
+_IGNORED = re.compile(r"rotary_emb\.inv_freq$")
 """A buffer that old checkpoints store; the configuration says the same, so it is not read."""
 
 
@@ -80,17 +63,18 @@ class HfFolder(ModelSource):
         return tuple(self._shards)
 
     def check(self) -> None:
-        names = self._names
-        shapes = self.spec.tensor_shapes()
-        for key, (file, name) in names.items():
-            check_shape(str(file.path), name, file.tensors[name].shape, shapes[key])
-            file.check_dtype(name)
+        for at in self._slots.values():
+            self._stored[at.name].check_dtype(at.name)
 
     def tensors(self) -> Iterator[Tensor]:
         self.check()
         self._check_tied_copy()
-        for (slot, layer), (file, name) in ((key, self._names[key]) for key in self.spec.tensor_shapes()):
-            yield Tensor(slot, layer, file.read(name))
+        name, whole = "", np.empty(0, np.uint16)
+        for (slot, layer), shape in self.spec.tensor_shapes().items():
+            at = self._slots[slot, layer]
+            if at.name != name:  # a tensor that holds several slots is read once
+                name, whole = at.name, self._stored[at.name].read(at.name)
+            yield Tensor(slot, layer, at.cut(whole, shape[0]))
 
     @cached_property
     def _shards(self) -> dict[Path, set[str]]:
@@ -127,30 +111,22 @@ class HfFolder(ModelSource):
         return stored
 
     @cached_property
-    def _names(self) -> dict[TensorKey, tuple[SafetensorsFile, str]]:
-        """Where each tensor of the spec lies; complete, and nothing is left over."""
-        found: dict[TensorKey, tuple[SafetensorsFile, str]] = {}
-        unknown: list[str] = []
-        for name, file in self._stored.items():
-            key = TENSOR_NAMES.key(name)
-            if key is not None:
-                found[key] = (file, name)
-            elif not name.endswith(_RECOMPUTED):
-                unknown.append(name)
+    def _slots(self) -> dict[TensorKey, StoredAt]:
+        names = architecture_named(self.spec.architecture).hf_tensors
+        stored = {name: file.tensors[name].shape for name, file in self._stored.items()}
         if self.spec.tie_word_embeddings:
-            found.pop(("lm_head", -1), None)
-        check_names(str(self._folder), self.spec, found, unknown)
-        return found
+            stored.pop(_LM_HEAD, None)
+        return find_slots(str(self._folder), self.spec, names, stored, _IGNORED)
 
     def _check_tied_copy(self) -> None:
         """A tied model may store its embedding twice; two that differ would mean it is not tied."""
-        copy = self._stored.get("lm_head.weight")
+        copy = self._stored.get(_LM_HEAD)
         if not self.spec.tie_word_embeddings or copy is None:
             return
-        file, name = self._names["embed", -1]
-        if not np.array_equal(copy.read("lm_head.weight"), file.read(name)):
+        name = self._slots["embed", -1].name
+        if not np.array_equal(copy.read(_LM_HEAD), self._stored[name].read(name)):
             raise WeightsError(
-                f"{self._folder}: config.json ties lm_head to the embedding, but lm_head.weight is not {name}"
+                f"{self._folder}: config.json ties lm_head to the embedding, but {_LM_HEAD} is not {name}"
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -13,41 +13,61 @@ import numpy.typing as npt
 
 from octavo.errors import UnsupportedModelError
 
-ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
-"""What :class:`ModelSpec` can describe so far, by the names transformers gives them."""
 MAX_LAYERS = 2**12
 HEAD_DIM_MULTIPLE = 16
 """The native attention works on head dimensions that are a multiple of this."""
+MAX_HEAD_DIM = 2**9
 MAX_POSITIONS = 2**24
 """The native core counts positions in float32, which is exact up to here."""
 
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
-    """Rotary position embedding with its scaling resolved (rotate-half convention, whole head).
+    """Rotary position embedding (RoFormer, Su et al. 2021; rotate-half convention) with its scaling resolved.
 
-    ``kind``: ``"default"``; ``"linear"`` divides every frequency by ``factor``; ``"llama3"`` divides the low
-    ones by ``factor`` and blends between (Llama 3.1); ``"factors"`` divides each by its own of
-    ``freq_factors``, which is how a GGUF file writes the same thing down. Frequencies that depend on the
-    current length do not exist here.
+    ``dim``: how many elements of a head are rotated, from its first. ``kind``: ``"default"``; ``"linear"`` divides
+    every frequency by ``factor``; ``"llama3"`` divides the low ones by ``factor`` and blends between (Llama 3.1);
+    ``"factors"`` divides each by its own of ``freq_factors`` (longrope, and how a GGUF file writes down what
+    Llama 3.1 does). ``scale`` multiplies cosines and sines (longrope's attention factor). Frequencies that depend on
+    the current length do not exist here.
     """
 
     theta: float
+    dim: int
     kind: Literal["default", "linear", "llama3", "factors"] = "default"
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position_embeddings: int = 8192
     freq_factors: tuple[float, ...] = ()
+    scale: float = 1.0
 
-    def inv_freq(self, head_dim: int) -> npt.NDArray[np.float32]:
-        """Inverse frequencies, float32 ``[head_dim / 2]``.
+    def __post_init__(self) -> None:
+        _check_range("number of rotated elements of a head", self.dim, 2, MAX_HEAD_DIM)
+        _check_multiple("number of rotated elements of a head", self.dim, 2)
+        if self.kind == "factors" and len(self.freq_factors) != self.dim // 2:
+            raise UnsupportedModelError(
+                f"{self.dim} rotated elements need {self.dim // 2} rotary factors, not {len(self.freq_factors)}"
+            )
+        if not all(0 < factor < math.inf for factor in self.freq_factors):
+            raise UnsupportedModelError("rotary factors must be finite numbers above 0")
+        for name in ("theta", "factor", "scale"):
+            if not 1e-30 <= getattr(self, name) <= 1e30:
+                raise UnsupportedModelError(f"rotary {name} {getattr(self, name)} is beyond float32's reach")
+        try:
+            with np.errstate(over="raise", divide="raise", invalid="raise"):
+                self.inv_freq()
+        except FloatingPointError as error:
+            raise UnsupportedModelError(f"rotary frequencies in float32 do not exist: {self} ({error})") from error
+
+    def inv_freq(self) -> npt.NDArray[np.float32]:
+        """Inverse frequencies, float32 ``[dim / 2]``.
 
         Computed in float64 by Python's own power and rounded once, because they are part of a cache's namespace:
         float32 powers differ in the last bit from one processor and numpy to the next. transformers computes in
         float32, and agrees to a few units in the last place.
         """
-        exponents = [-2 * i / head_dim for i in range(head_dim // 2)]
+        exponents = [-2 * i / self.dim for i in range(self.dim // 2)]
         inv_freq = np.array([float(self.theta) ** exponent for exponent in exponents])
         if self.kind == "linear":
             inv_freq /= self.factor
@@ -56,6 +76,10 @@ class RopeSpec:
         elif self.kind == "factors":
             inv_freq /= np.array(self.freq_factors)
         return inv_freq.astype(np.float32)
+
+    def digest(self) -> str:
+        """What it does to a head, as text: equal for equal rotations, however they were written down."""
+        return f"{self.inv_freq().tobytes().hex()}*{self.scale!r}"
 
     def _llama3(self, inv_freq: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         context = self.original_max_position_embeddings
@@ -69,9 +93,22 @@ class RopeSpec:
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """What may differ between layers. ``window``: keys a query sees, itself included; ``None`` for all."""
+    """What may differ between layers.
+
+    ``window``: keys a query sees, itself included; ``None`` for all. ``rope``: ``None`` for a layer that does not
+    rotate.
+    """
 
     window: int | None = None
+    rope: RopeSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LongRope:
+    """The rotary embedding of a model that has two: ``rope`` serves engines of more than ``above`` tokens."""
+
+    above: int
+    rope: RopeSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +117,18 @@ class ModelSpec:
 
     Shapes: ``q [num_heads * head_dim, hidden_size]``, ``k`` and ``v [num_kv_heads * head_dim, hidden_size]``,
     ``o [hidden_size, num_heads * head_dim]``, ``gate`` and ``up [intermediate_size, hidden_size]``, ``down
-    [hidden_size, intermediate_size]``, ``embed`` and ``lm_head [vocab_size, hidden_size]``.
+    [hidden_size, intermediate_size]``, ``embed`` and ``lm_head [vocab_size, hidden_size]``. A layer has two halves,
+    attention and MLP, each of which reads the residual stream and adds to it::
+
+        x = embed_scale * embed[token]
+        x = x + residual_scale * post_norm(o(attention(q, k, v of pre_norm(x))))
+        x = x + residual_scale * post_norm(down(activation(gate(h)) * up(h))),  h = pre_norm(x)
+        logits = softcap(logit_scale * lm_head(final_norm(x)))
+
+    A norm that the model does not have is the identity. ``norms``: which of the two each half has. A norm multiplies
+    by its weight plus ``norm_offset``. ``qk_norm``: q and k are normed before they are rotated, each head by itself
+    (``"head"``) or all heads at once (``"full"``). A score is ``attention_scale * q . k``. ``attention_softcap`` and
+    ``logit_softcap``: a value x becomes ``cap * tanh(x / cap)``.
 
     Raises:
         UnsupportedModelError: on construction, if the native core cannot run such a model.
@@ -96,8 +144,20 @@ class ModelSpec:
     norm_eps: float
     tie_word_embeddings: bool
     max_position_embeddings: int
-    rope: RopeSpec
     layers: tuple[LayerSpec, ...]
+    attention_scale: float
+    norms: Literal["pre", "post", "both"] = "pre"
+    norm_offset: float = 0.0
+    qk_norm: Literal["none", "head", "full"] = "none"
+    qkv_bias: bool = False
+    o_bias: bool = False
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+    attention_softcap: float | None = None
+    logit_softcap: float | None = None
+    embed_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    long_rope: LongRope | None = None
 
     def __post_init__(self) -> None:
         _check_range("vocab_size", self.vocab_size, 1, 2**24)
@@ -105,7 +165,7 @@ class ModelSpec:
         _check_range("intermediate_size", self.intermediate_size, 2, 2**20)
         _check_range("number of attention heads", self.num_heads, 1, 2**12)
         _check_range("number of key-value heads", self.num_kv_heads, 1, self.num_heads)
-        _check_range("head_dim", self.head_dim, HEAD_DIM_MULTIPLE, 2**9)
+        _check_range("head_dim", self.head_dim, HEAD_DIM_MULTIPLE, MAX_HEAD_DIM)
         _check_range("number of layers", self.num_layers, 1, MAX_LAYERS)
         _check_range("max_position_embeddings", self.max_position_embeddings, 1, MAX_POSITIONS)
         _check_multiple("hidden_size", self.hidden_size, 2)
@@ -118,19 +178,33 @@ class ModelSpec:
         for layer in self.layers:
             if layer.window is not None:
                 _check_range("sliding window", layer.window, 1, 2**31 - 1)
-        factors = self.rope.freq_factors
-        if self.rope.kind == "factors" and len(factors) != self.head_dim // 2:
-            raise UnsupportedModelError(
-                f"head_dim {self.head_dim} needs {self.head_dim // 2} rotary factors, not {len(factors)}"
-            )
-        for name in ("theta", "factor"):
-            if not 1e-30 <= getattr(self.rope, name) <= 1e30:
-                raise UnsupportedModelError(f"rotary {name} {getattr(self.rope, name)} is beyond float32's reach")
-        try:
-            with np.errstate(over="raise", divide="raise", invalid="raise"):
-                self.rope.inv_freq(self.head_dim)
-        except FloatingPointError as error:
-            raise UnsupportedModelError(f"rotary frequencies in float32 do not exist: {self.rope} ({error})") from error
+        for rope in self.ropes:
+            _check_range("number of rotated elements of a head", rope.dim, 2, self.head_dim)
+            if rope.dim != self.ropes[0].dim:
+                raise UnsupportedModelError("all layers that rotate must rotate as many elements of a head")
+        for name in ("attention_scale", "embed_scale", "residual_scale", "logit_scale"):
+            _check_factor(name, getattr(self, name))
+        for name in ("attention_softcap", "logit_softcap"):
+            if getattr(self, name) is not None:
+                _check_factor(name, getattr(self, name))
+
+    def at_length(self, max_model_len: int) -> ModelSpec:
+        """The same model for requests of at most ``max_model_len`` tokens: the rotary embedding is settled.
+
+        Longrope has one set of factors for short contexts and one for long ones; which one is decided here once, for
+        all requests, because keys that were rotated differently cannot share a cache.
+        """
+        if self.long_rope is None:
+            return self
+        layers = self.layers
+        if max_model_len > self.long_rope.above:
+            layers = tuple(replace(layer, rope=layer.rope and self.long_rope.rope) for layer in layers)
+        return replace(self, layers=layers, long_rope=None)
+
+    @property
+    def ropes(self) -> tuple[RopeSpec, ...]:
+        """The different rotary embeddings of its layers, in order of first appearance."""
+        return tuple(dict.fromkeys(layer.rope for layer in self.layers if layer.rope is not None))
 
     @property
     def num_layers(self) -> int:
@@ -140,10 +214,6 @@ class ModelSpec:
     def num_parameters(self) -> int:
         """Weights of all tensors, a tied embedding once; each takes two bytes in memory."""
         return sum(math.prod(shape) for shape in self.tensor_shapes().values())
-
-    @property
-    def attention_scale(self) -> float:
-        return float(self.head_dim**-0.5)
 
     @property
     def kv_groups(self) -> tuple[tuple[int, ...], ...]:
@@ -157,17 +227,28 @@ class ModelSpec:
         """Shape of every tensor the model needs, by (slot, layer), in packing order; layer -1 is no layer."""
         hidden, wide = self.hidden_size, self.intermediate_size
         queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        per_layer: dict[str, tuple[int, ...]] = {
-            "attn_norm": (hidden,),
-            "q": (queries, hidden),
-            "k": (keys, hidden),
-            "v": (keys, hidden),
-            "o": (hidden, queries),
-            "mlp_norm": (hidden,),
-            "gate": (wide, hidden),
-            "up": (wide, hidden),
-            "down": (hidden, wide),
-        }
+        per_layer: dict[str, tuple[int, ...]] = {}
+        if self.norms != "post":
+            per_layer |= {"attn_norm": (hidden,)}
+        per_layer |= {"q": (queries, hidden), "k": (keys, hidden), "v": (keys, hidden)}
+        if self.qkv_bias:
+            per_layer |= {"q_bias": (queries,), "k_bias": (keys,), "v_bias": (keys,)}
+        if self.qk_norm != "none":
+            whole = self.qk_norm == "full"
+            per_layer |= {
+                "q_norm": (queries if whole else self.head_dim,),
+                "k_norm": (keys if whole else self.head_dim,),
+            }
+        per_layer |= {"o": (hidden, queries)}
+        if self.o_bias:
+            per_layer |= {"o_bias": (hidden,)}
+        if self.norms != "pre":
+            per_layer |= {"attn_post_norm": (hidden,)}
+        if self.norms != "post":
+            per_layer |= {"mlp_norm": (hidden,)}
+        per_layer |= {"gate": (wide, hidden), "up": (wide, hidden), "down": (hidden, wide)}
+        if self.norms != "pre":
+            per_layer |= {"mlp_post_norm": (hidden,)}
         shapes: dict[tuple[str, int], tuple[int, ...]] = {("embed", -1): (self.vocab_size, hidden)}
         for layer in range(self.num_layers):
             shapes.update({(slot, layer): shape for slot, shape in per_layer.items()})
@@ -179,18 +260,24 @@ class ModelSpec:
     def digest(self) -> bytes:
         """SHA-256 of every field, stable across processes; part of a cache's namespace.
 
-        ``max_position_embeddings`` and ``architecture`` change no value that is computed, so they stay out. Of the
+        ``max_position_embeddings`` and ``architecture`` change no value that is computed, so they stay out. Of a
         rotary embedding the resolved frequencies count, bit for bit.
         """
         fields = asdict(self)
         del fields["architecture"], fields["max_position_embeddings"]
-        fields["rope"] = self.rope.inv_freq(self.head_dim).tobytes().hex()
+        fields["layers"] = [[layer.window, layer.rope and layer.rope.digest()] for layer in self.layers]
+        fields["long_rope"] = self.long_rope and [self.long_rope.above, self.long_rope.rope.digest()]
         return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).digest()
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
         raise UnsupportedModelError(f"{name} must lie between {low} and {high}; the model has {value}")
+
+
+def _check_factor(name: str, value: float) -> None:
+    if not 1e-30 <= value <= 1e30:
+        raise UnsupportedModelError(f"{name} must be a number above 0 within float32's reach; the model has {value}")
 
 
 def _check_multiple(name: str, value: int, factor: int) -> None:

@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from octavo import _native
 from octavo.errors import ConfigError, ModelError, UnsupportedModelError, WeightsError
 from octavo.model.base import ModelSource, check_shape
@@ -27,6 +29,7 @@ def load_model(
     *,
     isa: str | None = None,
     threads: int | None = None,
+    max_model_len: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     packed_copies: bool = True,
 ) -> LoadedModel:
@@ -36,6 +39,8 @@ def load_model(
         source: where they come from.
         isa: instruction set; ``None``: ``OCTAVO_ISA``, or the best this machine has.
         threads: worker threads; ``None``: the processors this process may use.
+        max_model_len: most tokens a request may have, which settles the rotary embedding of a model that has two;
+            ``None``: the model's context.
         progress: told (bytes done, bytes in all) after each tensor.
         packed_copies: read and keep a packed copy in the user's cache, for weights that need dequantising.
 
@@ -49,7 +54,8 @@ def load_model(
     copy = PackedCopy(source) if packed_copies and source.needs_dequantising else None
     if copy is None or not copy.exists():
         source.check()
-    model = empty_model(source.spec, isa, threads or _native.available_threads())
+    spec = source.spec.at_length(max_model_len or source.spec.max_position_embeddings)
+    model = empty_model(spec, isa, threads or _native.available_threads())
     digest = copy.load(model.buffers()) if copy else None
     if digest is None:
         _fill(model, source, progress)
@@ -59,7 +65,7 @@ def load_model(
     elif progress is not None:
         total = 2 * source.spec.num_parameters
         progress(total, total)
-    return LoadedModel(source.spec, model, digest)
+    return LoadedModel(spec, model, digest)
 
 
 def choose_isa(isa: str | None = None) -> str:
@@ -78,12 +84,13 @@ def choose_isa(isa: str | None = None) -> str:
 
 
 def empty_model(spec: ModelSpec, isa: str, threads: int) -> _native.Model:
-    """A native model of this shape, its weights still zero.
+    """A native model of this shape, its rotary embedding settled, its weights still zero.
 
     Raises:
         ModelError: the weights do not fit into this machine's memory.
         UnsupportedModelError: the native core refuses the shape.
     """
+    ropes = spec.ropes
     try:
         return _native.Model(
             vocab_size=spec.vocab_size,
@@ -95,8 +102,22 @@ def empty_model(spec: ModelSpec, isa: str, threads: int) -> _native.Model:
             norm_eps=spec.norm_eps,
             attention_scale=spec.attention_scale,
             tie_word_embeddings=spec.tie_word_embeddings,
-            inv_freq=spec.rope.inv_freq(spec.head_dim),
+            inv_freq=np.array([rope.inv_freq() for rope in ropes], np.float32).reshape(len(ropes), -1),
+            rotary_scales=[rope.scale for rope in ropes],
             windows=[layer.window or 0 for layer in spec.layers],
+            layer_rotaries=[-1 if layer.rope is None else ropes.index(layer.rope) for layer in spec.layers],
+            pre_norm=spec.norms != "post",
+            post_norm=spec.norms != "pre",
+            norm_offset=spec.norm_offset,
+            qk_norm=spec.qk_norm,
+            qkv_bias=spec.qkv_bias,
+            o_bias=spec.o_bias,
+            activation=spec.activation,
+            attention_softcap=spec.attention_softcap or 0.0,
+            logit_softcap=spec.logit_softcap or 0.0,
+            embed_scale=spec.embed_scale,
+            residual_scale=spec.residual_scale,
+            logit_scale=spec.logit_scale,
             isa=isa,
             threads=threads,
         )

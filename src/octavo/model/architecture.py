@@ -1,0 +1,116 @@
+"""Architecture: what one kind of model is called in files, and how its configuration becomes a ModelSpec."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from octavo.model.base import Slots, TensorNames
+from octavo.model.fields import Fields
+from octavo.model.spec import ModelSpec
+
+HF_LLAMA_LAYER: Mapping[str, Slots] = {
+    "input_layernorm.weight": ("attn_norm",),
+    "self_attn.q_proj.weight": ("q",),
+    "self_attn.k_proj.weight": ("k",),
+    "self_attn.v_proj.weight": ("v",),
+    "self_attn.o_proj.weight": ("o",),
+    "self_attn.q_proj.bias": ("q_bias",),
+    "self_attn.k_proj.bias": ("k_bias",),
+    "self_attn.v_proj.bias": ("v_bias",),
+    "self_attn.o_proj.bias": ("o_bias",),
+    "post_attention_layernorm.weight": ("mlp_norm",),
+    "mlp.gate_proj.weight": ("gate",),
+    "mlp.up_proj.weight": ("up",),
+    "mlp.down_proj.weight": ("down",),
+}
+"""How transformers names the tensors of a layer in Llama and everything made like it."""
+
+GGUF_LLAMA_LAYER: Mapping[str, Slots] = {
+    "attn_norm.weight": ("attn_norm",),
+    "attn_q.weight": ("q",),
+    "attn_k.weight": ("k",),
+    "attn_v.weight": ("v",),
+    "attn_output.weight": ("o",),
+    "attn_q.bias": ("q_bias",),
+    "attn_k.bias": ("k_bias",),
+    "attn_v.bias": ("v_bias",),
+    "attn_output.bias": ("o_bias",),
+    "ffn_norm.weight": ("mlp_norm",),
+    "ffn_gate.weight": ("gate",),
+    "ffn_up.weight": ("up",),
+    "ffn_down.weight": ("down",),
+}
+"""How a GGUF file names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufExtras:
+    """What a GGUF file says outside its metadata.
+
+    ``tie_word_embeddings``: it has no ``output.weight``; no key says it. ``freq_factors``: values of
+    ``rope_freqs.weight``, ``rope_factors_short.weight`` and ``rope_factors_long.weight``, those that it has, by
+    the tensor's name without ``.weight``. ``num_tokens``: how many the tokenizer has, if there is one.
+    """
+
+    tie_word_embeddings: bool
+    freq_factors: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    num_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """One kind of model.
+
+    Attributes:
+        name: its class in transformers.
+        model_type: what ``config.json`` calls it.
+        example: a published model of this kind.
+        features: what sets it apart from Llama, for the documentation.
+        refuses: settings that exist for it and that Octavo refuses, for the documentation.
+        from_hf: ``config.json`` -> spec. Keys it asks for count as understood; the rest are refused.
+        hf_layer: tensors of a layer in a Hugging Face folder; one may hold several slots, one after another.
+        gguf_name: ``general.architecture``, or ``None`` if a GGUF file of it names another architecture.
+        from_gguf: metadata -> spec, likewise.
+        gguf_layer: tensors of a layer in a GGUF file.
+        gguf_pairs_rows: whether llama.cpp keeps rows of q and k that rotate together side by side.
+    """
+
+    name: str
+    model_type: str
+    example: str
+    features: str
+    refuses: str
+    from_hf: Callable[[Fields], ModelSpec]
+    hf_layer: Mapping[str, Slots] = field(default_factory=lambda: HF_LLAMA_LAYER)
+    gguf_name: str | None = None
+    from_gguf: Callable[[Fields, GgufExtras], ModelSpec] | None = None
+    gguf_layer: Mapping[str, Slots] = field(default_factory=lambda: GGUF_LLAMA_LAYER)
+    gguf_pairs_rows: bool = False
+
+    @property
+    def hf_tensors(self) -> TensorNames:
+        """Every tensor name of a Hugging Face folder."""
+        return TensorNames(
+            whole_model={
+                "model.embed_tokens.weight": "embed",
+                "model.norm.weight": "final_norm",
+                "lm_head.weight": "lm_head",
+            },
+            layer=re.compile(r"model\.layers\.(0|[1-9]\d{0,5})\.(.+)"),
+            per_layer=self.hf_layer,
+        )
+
+    @property
+    def gguf_tensors(self) -> TensorNames:
+        """Every tensor name of a GGUF file."""
+        return TensorNames(
+            whole_model={
+                "token_embd.weight": "embed",
+                "output_norm.weight": "final_norm",
+                "output.weight": "lm_head",
+            },
+            layer=re.compile(r"blk\.(0|[1-9]\d{0,5})\.(.+)"),
+            per_layer=self.gguf_layer,
+        )

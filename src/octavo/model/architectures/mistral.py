@@ -1,0 +1,35 @@
+"""Mistral: Llama with a sliding window. A GGUF file of it calls itself a Llama."""
+
+from __future__ import annotations
+
+from octavo.model.architecture import Architecture
+from octavo.model.fields import Fields
+from octavo.model.hf_fields import HfDefaults, check_layer_types, spec_from_hf
+from octavo.model.spec import LayerSpec, ModelSpec, RopeSpec
+
+_NAME = "MistralForCausalLM"
+_WINDOW = 4096
+"""The window transformers assumes when a configuration has no ``sliding_window`` key at all."""
+
+
+def _layers(fields: Fields, count: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
+    window = None
+    if fields.get("sliding_window") is not None or not fields.has("sliding_window"):
+        window = fields.integer("sliding_window", _WINDOW)
+    check_layer_types(fields, ["full_attention" if window is None else "sliding_attention"] * count)
+    return (LayerSpec(window, rope),) * count
+
+
+def _from_hf(fields: Fields) -> ModelSpec:
+    defaults = HfDefaults(max_position_embeddings=131_072, num_kv_heads=8)
+    return spec_from_hf(fields, _NAME, defaults, layers=_layers)
+
+
+ARCHITECTURE = Architecture(
+    name=_NAME,
+    model_type="mistral",
+    example="Mistral 7B v0.1 (window), v0.3, Nemo",
+    features="sliding window in every layer, respected",
+    refuses="YaRN scaling",
+    from_hf=_from_hf,
+)

@@ -1,0 +1,118 @@
+"""What GGUF metadata of dense models have in common, read the same way for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from octavo.errors import UnsupportedModelError
+from octavo.model.architecture import GgufExtras
+from octavo.model.fields import Fields
+from octavo.model.spec import MAX_LAYERS, LayerSpec, ModelSpec, RopeSpec
+
+GgufLayers = Callable[[int, RopeSpec], tuple[LayerSpec, ...]]
+"""(number of layers, rotary embedding) -> the layers."""
+
+
+def spec_from_gguf_fields(
+    fields: Fields,
+    extras: GgufExtras,
+    architecture: str,
+    *,
+    layers: GgufLayers | None = None,
+    rotary_dim: int | None = None,
+    **choices: Any,
+) -> ModelSpec:
+    """Read what all have in common; ``choices`` are further fields of :class:`ModelSpec`, which win.
+
+    Without ``layers`` all are alike, with the window that ``attention.sliding_window`` states. ``rotary_dim``: what
+    ``rope.dimension_count`` must say; by default the whole head.
+
+    Raises:
+        UnsupportedModelError: a key is missing, or its value cannot be followed.
+    """
+    count = fields.integer("block_count", high=MAX_LAYERS)
+    heads = _same_in_every_layer(fields, "attention.head_count", count)
+    head_dim = head_dim_of(fields, heads)
+    for neutral in ("logit_scale", "residual_scale", "embedding_scale"):
+        if neutral not in choices:
+            fields.only(neutral, 0.0, 1.0)
+    described: dict[str, Any] = {
+        "architecture": architecture,
+        "vocab_size": _vocab_size(fields, extras.num_tokens),
+        "hidden_size": fields.integer("embedding_length"),
+        "intermediate_size": _same_in_every_layer(fields, "feed_forward_length", count),
+        "num_heads": heads,
+        "num_kv_heads": _same_in_every_layer(fields, "attention.head_count_kv", count, heads),
+        "head_dim": head_dim,
+        "norm_eps": fields.number("attention.layer_norm_rms_epsilon"),
+        "tie_word_embeddings": extras.tie_word_embeddings,
+        "max_position_embeddings": fields.integer("context_length"),
+    }
+    if "attention_scale" not in choices:
+        fields.only("attention.scale", 0.0, float(str(np.float32(head_dim**-0.5))))
+        described["attention_scale"] = head_dim**-0.5
+    if "layers" not in choices:
+        fields.only("rope.dimension_count", rotary_dim or head_dim)
+        rope = rope_from_gguf(fields, extras, rotary_dim or head_dim)
+        described["layers"] = layers(count, rope) if layers else (LayerSpec(window_of(fields), rope),) * count
+    return ModelSpec(**(described | choices))
+
+
+def head_dim_of(fields: Fields, heads: int) -> int:
+    """The size of a head: ``attention.key_length``, or the hidden size over the heads."""
+    hidden = fields.integer("embedding_length")
+    if fields.get("attention.key_length") is not None:
+        head_dim = fields.integer("attention.key_length")
+    elif hidden % heads:
+        raise UnsupportedModelError(
+            f"the GGUF metadata gives no attention.key_length, and embedding_length {hidden} does not divide "
+            f"by {heads} attention heads"
+        )
+    else:
+        head_dim = hidden // heads
+    fields.only("attention.value_length", head_dim)
+    return head_dim
+
+
+def window_of(fields: Fields) -> int | None:
+    """``attention.sliding_window``; 0 and a missing key mean none."""
+    return fields.integer("attention.sliding_window") if fields.get("attention.sliding_window") else None
+
+
+def rope_from_gguf(fields: Fields, extras: GgufExtras, dim: int) -> RopeSpec:
+    """The rotary embedding of a file that has one: plain, linear, or with a factor for each frequency."""
+    theta = fields.number("rope.freq_base", 10_000.0)
+    # As in llama.cpp: a factor without a type means linear, and scale_linear is the factor's older name.
+    fields.only("rope.scaling.type", "none", "linear")
+    fields.only("rope.scaling.attn_factor", 0.0, 1.0)
+    kind = fields.get("rope.scaling.type") or "linear"
+    given = [key for key in ("rope.scaling.factor", "rope.scale_linear") if fields.get(key)]
+    factor = fields.number(given[0]) if given and kind == "linear" else 1.0
+    factors = extras.freq_factors.get("rope_freqs")
+    if factors is None:
+        return RopeSpec(theta=theta, dim=dim, kind="default" if factor == 1.0 else "linear", factor=factor)
+    if factor != 1.0:
+        raise UnsupportedModelError(
+            f"the GGUF file has both rope_freqs.weight and a linear rotary factor {factor}; Octavo does one"
+        )
+    return RopeSpec(theta=theta, dim=dim, kind="factors", freq_factors=tuple(map(float, factors)))
+
+
+def _same_in_every_layer(fields: Fields, key: str, layers: int, default: int | None = None) -> int:
+    value = fields.get(key)
+    if not isinstance(value, list):
+        return fields.integer(key, default)
+    if len(value) != layers or len(set(value)) != 1:
+        raise fields.refusal(key, value, f"one value for all {layers} layers")
+    return Fields({key: value[0]}, fields.where).integer(key)
+
+
+def _vocab_size(fields: Fields, num_tokens: int | None) -> int:
+    """The size the file states, or its number of tokens; a tokenizer with more tokens is refused."""
+    size = fields.integer("vocab_size", num_tokens)
+    if num_tokens is not None and num_tokens > size:
+        raise UnsupportedModelError(f"the GGUF tokenizer has {num_tokens} tokens, the model only {size}")
+    return size

@@ -1,0 +1,186 @@
+"""What the configurations of dense models in transformers have in common, read the same way for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.errors import UnsupportedModelError
+from octavo.model.fields import Fields
+from octavo.model.spec import MAX_LAYERS, LayerSpec, ModelSpec, RopeSpec
+
+
+@dataclass(frozen=True, slots=True)
+class HfDefaults:
+    """What transformers takes for keys that a configuration leaves out.
+
+    ``num_kv_heads``: ``None`` for as many as there are heads. ``head_dim``: ``None`` for hidden size / heads.
+    """
+
+    max_position_embeddings: int = 2048
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    norm_eps: float = 1e-6
+    tie_word_embeddings: bool = False
+    rope_theta: float = 10_000.0
+
+
+Layers = Callable[[Fields, int, RopeSpec], tuple[LayerSpec, ...]]
+"""(configuration, number of layers, rotary embedding) -> the layers."""
+
+
+def layers_alike(fields: Fields, count: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
+    """Full attention and the same rotation in every layer."""
+    check_layer_types(fields, ["full_attention"] * count)
+    return (LayerSpec(None, rope),) * count
+
+
+def spec_from_hf(
+    fields: Fields,
+    architecture: str,
+    defaults: HfDefaults,
+    *,
+    layers: Layers = layers_alike,
+    activation_key: str = "hidden_act",
+    **choices: Any,
+) -> ModelSpec:
+    """Read what all have in common; ``choices`` are further fields of :class:`ModelSpec`, which win.
+
+    Raises:
+        UnsupportedModelError: a key is missing, or its value cannot be followed.
+    """
+    heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
+    head_dim = _head_dim(fields, hidden, heads, defaults.head_dim)
+    max_positions = fields.integer("max_position_embeddings", defaults.max_position_embeddings)
+    count = fields.integer("num_hidden_layers", high=MAX_LAYERS)
+    described: dict[str, Any] = {
+        "architecture": architecture,
+        "vocab_size": fields.integer("vocab_size"),
+        "hidden_size": hidden,
+        "intermediate_size": fields.integer("intermediate_size"),
+        "num_heads": heads,
+        "num_kv_heads": _kv_heads(fields, heads, defaults.num_kv_heads),
+        "head_dim": head_dim,
+        "norm_eps": fields.number("rms_norm_eps", defaults.norm_eps),
+        "tie_word_embeddings": fields.flag("tie_word_embeddings", defaults.tie_word_embeddings),
+        "max_position_embeddings": max_positions,
+        "attention_scale": head_dim**-0.5,
+        "activation": _activation(fields, activation_key),
+    }
+    if "layers" not in choices:
+        described["layers"] = layers(fields, count, rope_from_hf(fields, head_dim, max_positions, defaults.rope_theta))
+    return ModelSpec(**(described | choices))
+
+
+def rope_from_hf(fields: Fields, head_dim: int, max_positions: int, default_theta: float) -> RopeSpec:
+    """Rotary settings from the new ``rope_parameters``, the old ``rope_scaling`` or both if they agree."""
+    outer = fields.get("rope_theta")
+    fields.only("partial_rotary_factor", 1)
+    found = []
+    for key in ("rope_parameters", "rope_scaling"):
+        table = fields.get(key)
+        if table is None or table == {}:
+            continue
+        if not isinstance(table, Mapping):
+            raise fields.refusal(key, table, "a table of rotary settings")
+        inner = Fields(table, f"config.json, {key},")
+        theta = theta_of(inner, outer, default_theta)
+        found.append(rope_from_table(inner, theta, head_dim, max_positions))
+    if not found:
+        return RopeSpec(theta=fields.number("rope_theta", default_theta), dim=head_dim)
+    if found[0] != found[-1]:
+        raise UnsupportedModelError("config.json has both rope_parameters and rope_scaling, and they disagree")
+    return found[0]
+
+
+def rope_from_table(table: Fields, theta: float, dim: int, max_positions: int) -> RopeSpec:
+    """One table of rotary settings whose every element of a head is rotated; every key of it is understood."""
+    kind = rope_type(table)
+    table.only("partial_rotary_factor", 1)
+    table.only("attention_factor", 1)
+    if kind == "default":
+        table.only("factor", 1)
+        rope = RopeSpec(theta=theta, dim=dim)
+    elif kind == "linear":
+        rope = RopeSpec(theta=theta, dim=dim, kind="linear", factor=table.number("factor"))
+    elif kind == "llama3":
+        rope = RopeSpec(
+            theta=theta,
+            dim=dim,
+            kind="llama3",
+            factor=table.number("factor"),
+            low_freq_factor=table.number("low_freq_factor"),
+            high_freq_factor=table.number("high_freq_factor"),
+            original_max_position_embeddings=table.integer("original_max_position_embeddings", max_positions),
+        )
+        if rope.high_freq_factor <= rope.low_freq_factor:
+            raise table.refusal("high_freq_factor", rope.high_freq_factor, "more than low_freq_factor")
+    else:
+        raise UnsupportedModelError(
+            f"{table.where} asks for rotary scaling of type {kind!r}; Octavo does default, linear and llama3"
+        )
+    table.refuse_rest()
+    return rope
+
+
+def rope_type(table: Fields) -> Any:
+    """The type of scaling, by its new name or its old one."""
+    kind, legacy = table.get("rope_type"), table.get("type")
+    if kind is not None and legacy is not None and kind != legacy:
+        raise UnsupportedModelError(f"{table.where} names two types, {kind!r} and {legacy!r}")
+    return kind or legacy or "default"
+
+
+def theta_of(table: Fields, outer: Any, default: float) -> float:
+    """The base of the frequencies: in the table, or beside it as ``outer``."""
+    inner = table.get("rope_theta")
+    if inner is not None and outer is not None and inner != outer:
+        raise UnsupportedModelError(f"{table.where} says rope_theta {inner!r}, config.json itself {outer!r}")
+    if inner is None and outer is not None:
+        return Fields({"rope_theta": outer}, "config.json").number("rope_theta")
+    return table.number("rope_theta", default)
+
+
+def windows_of(fields: Fields, count: int, window: int | None, default_types: list[str]) -> list[int | None]:
+    """Each layer's window, from ``layer_types`` or, where it is missing, ``default_types``."""
+    types = fields.get("layer_types") or default_types
+    known = {"full_attention": None, "sliding_attention": window}
+    if not isinstance(types, list) or len(types) != count or not all(isinstance(t, str) and t in known for t in types):
+        raise fields.refusal("layer_types", types, f"full_attention or sliding_attention for each of {count} layers")
+    if window is None and "sliding_attention" in types:
+        raise UnsupportedModelError("config.json has layers of sliding_attention, but no sliding_window")
+    return [known[kind] for kind in types]
+
+
+def check_layer_types(fields: Fields, wanted: list[str]) -> None:
+    """Refuse ``layer_types`` that differ from what the architecture's other keys say."""
+    types = fields.get("layer_types")
+    if types is not None and types != wanted:
+        kinds = " and ".join(dict.fromkeys(wanted))
+        raise fields.refusal("layer_types", types, f"{kinds} for its {len(wanted)} layers, as its other keys say")
+
+
+def _kv_heads(fields: Fields, heads: int, default: int | None) -> int:
+    # A key that is there and null means as many as heads, in every one of transformers' classes.
+    if fields.get("num_key_value_heads") is None and fields.has("num_key_value_heads"):
+        return heads
+    return fields.integer("num_key_value_heads", default or heads)
+
+
+def _head_dim(fields: Fields, hidden: int, heads: int, default: int | None) -> int:
+    if fields.get("head_dim") is not None or default is not None:
+        return fields.integer("head_dim", default)
+    if hidden % heads:
+        raise UnsupportedModelError(
+            f"config.json has no head_dim, and hidden_size {hidden} does not divide by {heads} heads"
+        )
+    return hidden // heads
+
+
+def _activation(fields: Fields, key: str) -> str:
+    known = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+    name = fields.get(key) or ("silu" if key == "hidden_act" else "gelu_pytorch_tanh")
+    if not isinstance(name, str) or name not in known:
+        raise fields.refusal(key, name, " or ".join(known))
+    return known[name]
