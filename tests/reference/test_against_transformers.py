@@ -7,7 +7,6 @@ everything else. So its own error against float32, on the same model and tokens,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from random_models import MODELS, VOCAB_SIZE
+from transformers import AutoModelForCausalLM
 
 from octavo import LLM, SamplingParams
 from octavo.model.runner import ForwardBatch, ModelRunner
@@ -86,51 +86,6 @@ class Comparison:
         )
 
 
-def _llama(**changes: Any) -> Callable[[], Any]:
-    common = {
-        "vocab_size": 331,
-        "num_hidden_layers": 2,
-        "max_position_embeddings": 1024,
-        "rms_norm_eps": 1e-5,
-        "initializer_range": 0.15,
-    }
-    return lambda: LlamaForCausalLM(LlamaConfig(**{**common, **changes}))
-
-
-_LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 10_000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
-_GQA = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32, "hidden_size": 90, "intermediate_size": 130}
-MODELS: dict[str, Callable[[], Any]] = {
-    "mha": _llama(num_attention_heads=4, num_key_value_heads=4, hidden_size=64, intermediate_size=96),
-    "gqa": _llama(**_GQA),
-    "mqa, odd sizes, tied": _llama(
-        num_attention_heads=7,
-        num_key_value_heads=1,
-        head_dim=48,
-        hidden_size=126,
-        intermediate_size=52,
-        tie_word_embeddings=True,
-    ),
-    "nine heads to three": _llama(
-        num_attention_heads=9, num_key_value_heads=3, head_dim=16, hidden_size=72, intermediate_size=66
-    ),
-    "head_dim 128": _llama(
-        num_attention_heads=2, num_key_value_heads=1, head_dim=128, hidden_size=64, intermediate_size=64
-    ),
-    "llama3 rope": _llama(**_GQA, rope_parameters=_LLAMA3),
-    "linear rope": _llama(**_GQA, rope_parameters={"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}),
-    "sliding window": lambda: MistralForCausalLM(
-        MistralConfig(**_GQA, vocab_size=331, num_hidden_layers=2, sliding_window=40, initializer_range=0.15)
-    ),
-}
-
-
 @dataclass(frozen=True)
 class Case:
     """A random model's folder, tokens, and transformers' logits for them in float32 and in bfloat16."""
@@ -143,10 +98,9 @@ class Case:
 
 @pytest.fixture(scope="module", params=MODELS)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("model")
-    MODELS[request.param]().to(torch.bfloat16).save_pretrained(folder)
-    tokens = np.random.default_rng(5).integers(0, 331, 300).tolist()
+    MODELS[request.param]().save_pretrained(folder)
+    tokens = np.random.default_rng(5).integers(0, VOCAB_SIZE, 300).tolist()
     # Loaded anew: casting a model casts its rotary frequencies too, and that error is not one of computing.
     in_fp32, in_bf16 = (
         reference_logits(AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval(), tokens)

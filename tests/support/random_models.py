@@ -1,0 +1,77 @@
+"""Small random models as transformers makes them, of odd sizes: what Octavo's logits are compared with theirs on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PretrainedConfig
+
+VOCAB_SIZE = 331
+Maker = Callable[[], Any]
+
+
+def random_model(config: PretrainedConfig) -> Any:
+    """A model of that configuration in bfloat16, the same each time.
+
+    transformers initialises the weights of norms and the biases to what does nothing; here they do something, so
+    that one which is left out or applied twice shows.
+    """
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    return model.to(torch.bfloat16)
+
+
+def _model(kind: type[PretrainedConfig], **settings: Any) -> Maker:
+    common = {
+        "vocab_size": VOCAB_SIZE,
+        "num_hidden_layers": 2,
+        "max_position_embeddings": 1024,
+        "rms_norm_eps": 1e-5,
+        "initializer_range": 0.15,
+        "pad_token_id": None,
+    }
+    return lambda: random_model(kind(**{**common, **settings}))
+
+
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+_GQA = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32, "hidden_size": 90, "intermediate_size": 130}
+
+MODELS: dict[str, Maker] = {
+    "mha": _model(LlamaConfig, num_attention_heads=4, num_key_value_heads=4, hidden_size=64, intermediate_size=96),
+    "gqa": _model(LlamaConfig, **_GQA),
+    "mqa, odd sizes, tied": _model(
+        LlamaConfig,
+        num_attention_heads=7,
+        num_key_value_heads=1,
+        head_dim=48,
+        hidden_size=126,
+        intermediate_size=52,
+        tie_word_embeddings=True,
+    ),
+    "nine heads to three": _model(
+        LlamaConfig, num_attention_heads=9, num_key_value_heads=3, head_dim=16, hidden_size=72, intermediate_size=66
+    ),
+    "head_dim 128": _model(
+        LlamaConfig, num_attention_heads=2, num_key_value_heads=1, head_dim=128, hidden_size=64, intermediate_size=64
+    ),
+    "attention biases": _model(LlamaConfig, **_GQA, attention_bias=True),
+    "llama3 rope": _model(LlamaConfig, **_GQA, rope_parameters=_LLAMA3),
+    "linear rope": _model(
+        LlamaConfig, **_GQA, rope_parameters={"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}
+    ),
+    "mistral": _model(MistralConfig, **_GQA, sliding_window=40),
+}
+"""By name. Contexts are 300 tokens: a window has to be smaller to be seen."""
