@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from octavo import LLM, cli
-from octavo.cli.bench import cache, pictures, prefix, roofline
+from octavo.cli.bench import cache, pictures, prefix, roofline, throughput
 from octavo.errors import OctavoError
 
 TOKENS, PROMPT = 8, 20
@@ -171,6 +171,12 @@ def test_throughput_says_what_it_reached_and_what_it_left_out(tiny_model, capsys
     assert left_out["decode", 1, 7900] == "needs 7,965 tokens, the context has 200"
 
 
+def test_a_run_that_is_lost_in_noise_moves_no_median():
+    shape, work, roof = throughput.Shape("decode", 2, 10), roofline.Work(8.0, 1.0), roofline.Roof(1.0, 1.0)
+    figure = throughput.Figure(shape, work, seconds=[20.0, -1.0, 10.0], roofs=[roof] * 3)
+    assert (figure.tokens_per_second, figure.limit, figure.share) == (0.2, 0.25, 0.8)
+
+
 def test_throughput_with_room_for_no_shape_is_one_line(tiny_model, capsys):
     assert cli.main(["bench", "throughput", "--model", str(tiny_model), "--max-model-len", "100"]) == 1
     error = capsys.readouterr().err.splitlines()[-1]
@@ -218,7 +224,7 @@ def test_matplotlib_is_loaded_only_to_draw(environment, tiny_model):
 
 
 def test_ctrl_c_ends_a_benchmark_quietly_with_130_and_leaves_nothing(environment, roomy_model, tmp_path):
-    options = ["-m", str(roomy_model), "--tokens", "6000", "--output", str(tmp_path / "some.png")]
+    options = ["-m", str(roomy_model), "--tokens", "2000", "--output", str(tmp_path / "some.png")]
     command = [sys.executable, "-m", "octavo", "bench", "cache", *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True) as process:
         while "the same reply without the cache" not in process.stderr.readline():

@@ -64,9 +64,9 @@ def cache(
 
 @dataclass(frozen=True, slots=True)
 class CacheResult:
-    """Both ways. ``cached[i]``: seconds that output token i took with the cache, the first one with the prompt before
-    it. ``uncached[j]``: what token ``steps[j]`` took without; ``steps`` are all of them, or one in ``every`` and the
-    last. ``engine``: model, instruction set and threads, for people.
+    """Both ways. ``cached[i]``: seconds that output token i took with the cache, the median of three replies; the first
+    one with the prompt before it. ``uncached[j]``: what token ``steps[j]`` took without; ``steps`` are all of them, or
+    one in ``every`` and the last. ``engine``: model, instruction set and threads, for people.
     """
 
     engine: str
@@ -141,8 +141,8 @@ class _Reply:
 
 
 def _measure(llm: LLM, tokens: int, prompt_tokens: int, every: int) -> CacheResult:
-    """Run both ways. The cached way runs before, amid and after the other, and the run with the median total counts:
-    shared machines do not stay equally fast for minutes.
+    """Run both ways. The cached way runs before, amid and after the other, and a token counts with the median of its
+    three times: shared machines do not stay equally fast for minutes, and one hiccup is as long as many tokens.
 
     Raises:
         ContextLengthError: prompt and reply are more than the context or the KV memory holds.
@@ -166,8 +166,8 @@ def _measure(llm: LLM, tokens: int, prompt_tokens: int, every: int) -> CacheResu
             replies.append(_with_cache(llm, prompt, tokens))
     if any(reply.tokens != replies[0].tokens for reply in replies):
         raise OctavoError("the same reply, computed again with the cache, differs from the first one")
-    median = sorted(replies, key=lambda reply: sum(reply.seconds))[len(replies) // 2]
-    return CacheResult(engine_in_words(llm), prompt_tokens, every, median.seconds, steps, uncached)
+    cached = [statistics.median(times) for times in zip(*(reply.seconds for reply in replies), strict=True)]
+    return CacheResult(engine_in_words(llm), prompt_tokens, every, cached, steps, uncached)
 
 
 def _with_cache(llm: LLM, prompt: list[int], tokens: int, report: Report | None = None) -> _Reply:
@@ -238,8 +238,9 @@ def _show(result: CacheResult) -> None:
 
 def _in_words(result: CacheResult) -> str:
     words = (
-        f"{result.speedup:.1f} times faster with the cache. Start, middle and end are medians over a tenth of the "
-        "reply each; the last column is the slope of the time per token against position, by least squares."
+        f"{result.speedup:.1f} times faster with the cache. Its reply was computed three times, and each token counts "
+        "with its median. Start, middle and end are medians over a tenth of the reply each; the last column is the "
+        "slope of the time per token against position, by least squares."
     )
     if result.is_interpolated:
         words += (

@@ -79,7 +79,7 @@ def draw_cache(result: CacheResult, path: Path) -> None:
     alone.plot(positions[1:], milliseconds[1:], ".", ms=3, color=_WITH)
     ends = [positions[1], positions[-1]]
     fit = result.cached_fit
-    alone.plot(ends, _milliseconds([fit.intercept + fit.slope * end for end in ends]), color=_WITH, lw=1)
+    alone.plot(ends, _milliseconds([fit.intercept + fit.slope * end for end in ends]), color="black", lw=1, zorder=3)
     alone.set_title("with the cache, on its own scale", loc="left", fontsize=10)
     alone.set_ylim(0, 2 * statistics.median(milliseconds[1:]))
     for axes in (both, alone):
@@ -98,7 +98,7 @@ def draw_prefix(result: PrefixResult, path: Path) -> None:
     figure = _figure(
         f"Time to first token of a prompt of {result.num_prompt_tokens:,} tokens: "
         f"{_factor(first.median / last.median)} times sooner when all of it is cached",
-        f"Octavo, {result.engine}; a dot for every run, a line through the medians",
+        f"Octavo, {result.engine}; a line through the medians, dots for single runs",
     )
     axes = figure.subplots()
     shares = [point.percent for point in result.points]
@@ -109,7 +109,7 @@ def draw_prefix(result: PrefixResult, path: Path) -> None:
     for share, median in ((shares[0], medians[0]), (shares[-1], medians[-1])):
         axes.annotate(f"{median:,.0f} ms", (share, median), (4, 8), textcoords="offset points")
     _axes(axes, "share of the prompt that is cached (%)", "time to first token (ms)")
-    axes.set_ylim(0, 1.1 * max(max(_milliseconds(point.seconds)) for point in result.points))
+    axes.set_ylim(0, 1.25 * max(medians))  # a run that was held up for seconds would squash all the others
     axes.set_xlim(-2, 106)
     _save(figure, path)
 
