@@ -9,7 +9,7 @@ from octavo.model.gguf_metadata import spec_from_gguf
 from octavo.model.hf_config import spec_from_hf_config
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"general.architecture": "qwen3"}, "'qwen3' is not supported; Octavo runs llama"),
+    ({"general.architecture": "mamba"}, "'mamba' is not supported; Octavo runs llama"),
     ({"general.architecture": ["llama"]}, r"\['llama'\] is not supported"),
     ({"general.type": "adapter"}, "general.type to 'adapter'"),
     ({"split.count": 3}, "split.count to 3"),

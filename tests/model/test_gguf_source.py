@@ -98,7 +98,8 @@ def test_llama3_scaling_in_a_gguf_file_gives_the_frequencies_of_the_configuratio
 @pytest.mark.parametrize(
     ("extra", "error", "message"),
     [
-        ({"blk.0.attn_q.bias": np.ones(64, np.float32)}, WeightsError, "attn_q.bias"),
+        ({"blk.0.attn_q.bias": np.ones(64, np.float32)}, WeightsError, "lacks k_bias of layer 0, v_bias of layer 0"),
+        ({"blk.0.attn_q_norm.weight": np.ones(16, np.float32)}, WeightsError, "attn_q_norm"),
         ({"blk.7.attn_q.weight": np.ones((64, 64), np.float32)}, WeightsError, "blk.7.attn_q.weight"),
         ({"rope_freqs.weight": np.ones(8, np.float16)}, UnsupportedModelError, "rope_freqs.weight"),
         ({"output.weight": np.ones((95, 64), np.float32)}, WeightsError, r"\[95, 64\].*\[96, 64\]"),

@@ -27,7 +27,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_interleaved": True}, "rope_interleaved"),
     ({"sliding_window": 4096}, "sliding_window to 4096"),
     ({"something_nobody_knows": 3}, "something_nobody_knows to 3"),
-    ({"architectures": ["Qwen3ForCausalLM"]}, "'Qwen3ForCausalLM'.*LlamaForCausalLM, MistralForCausalLM"),
+    ({"architectures": ["MixtralForCausalLM"]}, "'MixtralForCausalLM'.*LlamaForCausalLM, MistralForCausalLM"),
     ({"architectures": ["LlamaForCausalLM", "Other"]}, "Other"),
     ({"architectures": None, "model_type": "gemma"}, "'gemma'.*LlamaForCausalLM"),
     ({"architectures": None, "model_type": None}, "LlamaForCausalLM"),

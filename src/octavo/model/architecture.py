@@ -20,6 +20,8 @@ HF_LLAMA_LAYER: Mapping[str, Slots] = {
     "self_attn.k_proj.bias": ("k_bias",),
     "self_attn.v_proj.bias": ("v_bias",),
     "self_attn.o_proj.bias": ("o_bias",),
+    "self_attn.q_norm.weight": ("q_norm",),
+    "self_attn.k_norm.weight": ("k_norm",),
     "post_attention_layernorm.weight": ("mlp_norm",),
     "mlp.gate_proj.weight": ("gate",),
     "mlp.up_proj.weight": ("up",),
@@ -37,6 +39,8 @@ GGUF_LLAMA_LAYER: Mapping[str, Slots] = {
     "attn_k.bias": ("k_bias",),
     "attn_v.bias": ("v_bias",),
     "attn_output.bias": ("o_bias",),
+    "attn_q_norm.weight": ("q_norm",),
+    "attn_k_norm.weight": ("k_norm",),
     "ffn_norm.weight": ("mlp_norm",),
     "ffn_gate.weight": ("gate",),
     "ffn_up.weight": ("up",),
@@ -49,14 +53,17 @@ GGUF_LLAMA_LAYER: Mapping[str, Slots] = {
 class GgufExtras:
     """What a GGUF file says outside its metadata.
 
-    ``tie_word_embeddings``: it has no ``output.weight``; no key says it. ``freq_factors``: values of
-    ``rope_freqs.weight``, ``rope_factors_short.weight`` and ``rope_factors_long.weight``, those that it has, by
-    the tensor's name without ``.weight``. ``num_tokens``: how many the tokenizer has, if there is one.
+    ``tie_word_embeddings``: it has no ``output.weight``. ``freq_factors``: values of ``rope_freqs.weight``,
+    ``rope_factors_short.weight`` and ``rope_factors_long.weight``, those that it has, by the tensor's name without
+    ``.weight``. ``num_tokens``: how many the tokenizer has, if there is one. ``qkv_bias`` and ``o_bias``: its first
+    layer has such tensors.
     """
 
     tie_word_embeddings: bool
     freq_factors: Mapping[str, Sequence[float]] = field(default_factory=dict)
     num_tokens: int | None = None
+    qkv_bias: bool = False
+    o_bias: bool = False
 
 
 @dataclass(frozen=True, slots=True)

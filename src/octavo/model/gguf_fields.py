@@ -10,10 +10,13 @@ import numpy as np
 from octavo.errors import UnsupportedModelError
 from octavo.model.architecture import GgufExtras
 from octavo.model.fields import Fields
+from octavo.model.rotary import Rotary, longrope
 from octavo.model.spec import MAX_LAYERS, LayerSpec, ModelSpec, RopeSpec
 
 GgufLayers = Callable[[int, RopeSpec], tuple[LayerSpec, ...]]
 """(number of layers, rotary embedding) -> the layers."""
+_LINEAR_FACTORS = ("rope.scaling.factor", "rope.scale_linear")
+"""The key, and its older name."""
 
 
 def spec_from_gguf_fields(
@@ -49,15 +52,17 @@ def spec_from_gguf_fields(
         "head_dim": head_dim,
         "norm_eps": fields.number("attention.layer_norm_rms_epsilon"),
         "tie_word_embeddings": extras.tie_word_embeddings,
+        "qkv_bias": extras.qkv_bias,
+        "o_bias": extras.o_bias,
         "max_position_embeddings": fields.integer("context_length"),
     }
     if "attention_scale" not in choices:
         fields.only("attention.scale", 0.0, float(str(np.float32(head_dim**-0.5))))
         described["attention_scale"] = head_dim**-0.5
-    if "layers" not in choices:
-        fields.only("rope.dimension_count", rotary_dim or head_dim)
-        rope = rope_from_gguf(fields, extras, rotary_dim or head_dim)
-        described["layers"] = layers(count, rope) if layers else (LayerSpec(window_of(fields), rope),) * count
+    fields.only("rope.dimension_count", rotary_dim or head_dim)
+    rotary = rotary_from_gguf(fields, extras, rotary_dim or head_dim)
+    described["layers"] = layers(count, rotary.rope) if layers else (LayerSpec(window_of(fields), rotary.rope),) * count
+    described["long_rope"] = rotary.long
     return ModelSpec(**(described | choices))
 
 
@@ -82,14 +87,52 @@ def window_of(fields: Fields) -> int | None:
     return fields.integer("attention.sliding_window") if fields.get("attention.sliding_window") else None
 
 
+def windows_from_gguf(fields: Fields, count: int, window: int | None, period: int) -> list[int | None]:
+    """Each layer's window: ``attention.sliding_window_pattern`` says a flag for each layer or which period counts.
+
+    By default, every ``period``-th layer sees all.
+    """
+    key = "attention.sliding_window_pattern"
+    flags = fields.get(key)
+    if not isinstance(flags, list):
+        period = fields.integer(key, period)
+        return [window if (layer + 1) % period else None for layer in range(count)]
+    if len(flags) != count or not all(isinstance(flag, bool) for flag in flags):
+        raise fields.refusal(key, flags, f"true or false for each of {count} layers")
+    return [window if flag else None for flag in flags]
+
+
+def rotary_from_gguf(fields: Fields, extras: GgufExtras, dim: int) -> Rotary:
+    """The rotary embedding of a file, or the two of one with factors for short and for long contexts."""
+    short, long = (extras.freq_factors.get(f"rope_factors_{name}") for name in ("short", "long"))
+    if short is None and long is None:
+        return Rotary(rope_from_gguf(fields, extras, dim))
+    if short is None or long is None or "rope_freqs" in extras.freq_factors:
+        raise UnsupportedModelError(
+            f"the GGUF file has {' and '.join(f'{name}.weight' for name in extras.freq_factors)}; Octavo needs "
+            "rope_factors_short.weight and rope_factors_long.weight, or rope_freqs.weight alone"
+        )
+    fields.only("rope.scaling.type", "none", "linear", "longrope")
+    for key in _LINEAR_FACTORS:
+        fields.only(key, 0.0, 1.0)
+    return longrope(
+        fields.number("rope.freq_base", 10_000.0),
+        dim,
+        short=short,
+        long=long,
+        original=fields.integer("rope.scaling.original_context_length"),
+        scale=fields.number("rope.scaling.attn_factor") if fields.get("rope.scaling.attn_factor") else 1.0,
+    )
+
+
 def rope_from_gguf(fields: Fields, extras: GgufExtras, dim: int) -> RopeSpec:
     """The rotary embedding of a file that has one: plain, linear, or with a factor for each frequency."""
     theta = fields.number("rope.freq_base", 10_000.0)
-    # As in llama.cpp: a factor without a type means linear, and scale_linear is the factor's older name.
+    # As in llama.cpp: a factor without a type means linear.
     fields.only("rope.scaling.type", "none", "linear")
     fields.only("rope.scaling.attn_factor", 0.0, 1.0)
     kind = fields.get("rope.scaling.type") or "linear"
-    given = [key for key in ("rope.scaling.factor", "rope.scale_linear") if fields.get(key)]
+    given = [key for key in _LINEAR_FACTORS if fields.get(key)]
     factor = fields.number(given[0]) if given and kind == "linear" else 1.0
     factors = extras.freq_factors.get("rope_freqs")
     if factors is None:

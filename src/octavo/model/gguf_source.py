@@ -45,7 +45,13 @@ class GgufSource(ModelSource):
         self._last: tuple[str, npt.NDArray[np.uint16]] | None = None
         metadata = self._file.metadata
         self.tokenizer_source = metadata
-        extras = GgufExtras("output.weight" not in self._file.tensors, self._freq_factors())
+        stored = self._file.tensors
+        extras = GgufExtras(
+            tie_word_embeddings="output.weight" not in stored,
+            qkv_bias="blk.0.attn_q.bias" in stored,
+            o_bias="blk.0.attn_output.bias" in stored,
+            freq_factors=self._freq_factors(),
+        )
         self.spec = spec_from_gguf(metadata, extras)
         self.eos_token_ids = _eos_token_ids(metadata, self.spec)
         self.chat_template = _chat_template(metadata)
