@@ -222,7 +222,8 @@ def _show(result: CacheResult) -> None:
         title=f"A reply of {len(result.cached):,} tokens to a prompt of {result.num_prompt_tokens:,}",
         title_justify="left",
     )
-    for name in ("", "whole reply", "start", "middle", "end", "per token of context"):
+    table.add_column("", no_wrap=True)
+    for name in ("whole reply", "start", "middle", "end", "per token of context"):
         table.add_column(name, justify="right")
     rows = (
         ("with the cache", result.cached_total, result.cached[1:], result.cached_fit),
