@@ -6,6 +6,8 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
+
 from octavo.errors import UnsupportedModelError
 
 
@@ -54,6 +56,13 @@ class Fields:
             raise self.refusal(key, value, "a finite number above 0")
         return number
 
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """A list of numbers, one or more."""
+        values = self._required(key, None)
+        if not isinstance(values, list) or not values:
+            raise self.refusal(key, values, "a list of numbers")
+        return tuple(Fields({key: value}, f"{self.where} in its list").number(key) for value in values)
+
     def flag(self, key: str, default: bool) -> bool:
         """True or false; a missing or null key is ``default``."""
         value = self._required(key, default)
@@ -95,6 +104,12 @@ class Fields:
         if value is None:
             raise UnsupportedModelError(f"{self.where} does not say {self._prefix}{key}, which Octavo needs")
         return value
+
+
+def float32_as_written(value: float) -> float:
+    """The shortest decimal that is the same float32: GGUF stores 1e-5 as the nearest float32, and means 1e-05."""
+    with np.errstate(over="ignore"):
+        return float(str(np.float32(value)))
 
 
 def _short(value: object) -> str:

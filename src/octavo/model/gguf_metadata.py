@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from octavo.errors import UnsupportedModelError
 from octavo.model.architecture import GgufExtras
 from octavo.model.architectures.registry import ARCHITECTURES
-from octavo.model.fields import Fields
+from octavo.model.fields import Fields, float32_as_written
 from octavo.model.spec import ModelSpec
 
 # Of the keys under the architecture's own name, those that leave the forward pass as it is.
@@ -41,18 +39,17 @@ def spec_from_gguf(metadata: Mapping[str, Any], extras: GgufExtras) -> ModelSpec
         raise UnsupportedModelError(f"GGUF architecture {name!r} is not supported; Octavo runs {supported}")
     tokens = metadata.get("tokenizer.ggml.tokens")
     extras = replace(extras, num_tokens=len(tokens) if isinstance(tokens, list) else None)
-    fields = Fields(_float32_as_written(metadata), "the GGUF metadata", prefix=f"{name}.")
+    fields = Fields(_as_written(metadata), "the GGUF metadata", prefix=f"{name}.")
     fields.only("attention.causal", True)
     spec = readers[name](fields, extras)
     fields.refuse_rest([f"{name}.{key}" for key in _HARMLESS])
     return spec
 
 
-def _float32_as_written(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """GGUF stores 1e-5 as the nearest float32; take it back to 1e-05, so that all files of a model agree."""
-    with np.errstate(over="ignore"):
-        return {
-            key: float(str(np.float32(value))) if isinstance(value, float) else value
-            for key, value in metadata.items()
-            if not key.startswith("tokenizer.")
-        }
+def _as_written(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers as they were before GGUF stored them, so that all files of a model agree."""
+    return {
+        key: float32_as_written(value) if isinstance(value, float) else value
+        for key, value in metadata.items()
+        if not key.startswith("tokenizer.")
+    }

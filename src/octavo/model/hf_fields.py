@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from octavo.errors import UnsupportedModelError
 from octavo.model.fields import Fields
 from octavo.model.spec import MAX_LAYERS, LayerSpec, ModelSpec, RopeSpec
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class HfDefaults:
 
 Layers = Callable[[Fields, int, RopeSpec], tuple[LayerSpec, ...]]
 """(configuration, number of layers, rotary embedding) -> the layers."""
+Rope = Callable[[Fields, int, int, float], RopeSpec]
+"""(configuration, head_dim, max_position_embeddings, default theta) -> the rotary embedding."""
 
 
 def layers_alike(fields: Fields, count: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
@@ -42,10 +46,13 @@ def spec_from_hf(
     defaults: HfDefaults,
     *,
     layers: Layers = layers_alike,
+    rope: Rope | None = None,
     activation_key: str = "hidden_act",
     **choices: Any,
 ) -> ModelSpec:
     """Read what all have in common; ``choices`` are further fields of :class:`ModelSpec`, which win.
+
+    ``rope``: what reads the rotary embedding, by default :func:`rope_from_hf`.
 
     Raises:
         UnsupportedModelError: a key is missing, or its value cannot be followed.
@@ -68,15 +75,24 @@ def spec_from_hf(
         "attention_scale": head_dim**-0.5,
         "activation": _activation(fields, activation_key),
     }
-    if "layers" not in choices:
-        described["layers"] = layers(fields, count, rope_from_hf(fields, head_dim, max_positions, defaults.rope_theta))
+    read_rope = rope or rope_from_hf
+    described["layers"] = layers(fields, count, read_rope(fields, head_dim, max_positions, defaults.rope_theta))
     return ModelSpec(**(described | choices))
 
 
 def rope_from_hf(fields: Fields, head_dim: int, max_positions: int, default_theta: float) -> RopeSpec:
-    """Rotary settings from the new ``rope_parameters``, the old ``rope_scaling`` or both if they agree."""
+    """The rotary embedding of a family that has one, and rotates whole heads."""
     outer = fields.get("rope_theta")
     fields.only("partial_rotary_factor", 1)
+    found = [
+        rope_from_table(table, theta_of(table, outer, default_theta), head_dim, max_positions)
+        for table in rope_tables(fields)
+    ]
+    return agreed(found) or RopeSpec(theta=fields.number("rope_theta", default_theta), dim=head_dim)
+
+
+def rope_tables(fields: Fields) -> list[Fields]:
+    """The rotary settings that are there: the new ``rope_parameters``, the old ``rope_scaling``, or both."""
     found = []
     for key in ("rope_parameters", "rope_scaling"):
         table = fields.get(key)
@@ -84,20 +100,26 @@ def rope_from_hf(fields: Fields, head_dim: int, max_positions: int, default_thet
             continue
         if not isinstance(table, Mapping):
             raise fields.refusal(key, table, "a table of rotary settings")
-        inner = Fields(table, f"config.json, {key},")
-        theta = theta_of(inner, outer, default_theta)
-        found.append(rope_from_table(inner, theta, head_dim, max_positions))
-    if not found:
-        return RopeSpec(theta=fields.number("rope_theta", default_theta), dim=head_dim)
-    if found[0] != found[-1]:
+        found.append(Fields(table, f"config.json, {key},"))
+    return found
+
+
+def agreed(found: Sequence[T]) -> T | None:
+    """What all tables of rotary settings say; ``None`` if there is no table."""
+    if any(other != found[0] for other in found):
         raise UnsupportedModelError("config.json has both rope_parameters and rope_scaling, and they disagree")
-    return found[0]
+    return found[0] if found else None
 
 
-def rope_from_table(table: Fields, theta: float, dim: int, max_positions: int) -> RopeSpec:
-    """One table of rotary settings whose every element of a head is rotated; every key of it is understood."""
+def rope_from_table(table: Fields, theta: float, dim: int, original: int, *, share: float = 1) -> RopeSpec:
+    """One table of rotary settings; every key of it is understood.
+
+    Args:
+        dim: how many elements of a head are rotated; ``share`` is which part of the head that is.
+        original: the context that the model had first, unless the table says it.
+    """
     kind = rope_type(table)
-    table.only("partial_rotary_factor", 1)
+    table.only("partial_rotary_factor", share)
     table.only("attention_factor", 1)
     if kind == "default":
         table.only("factor", 1)
@@ -112,7 +134,7 @@ def rope_from_table(table: Fields, theta: float, dim: int, max_positions: int) -
             factor=table.number("factor"),
             low_freq_factor=table.number("low_freq_factor"),
             high_freq_factor=table.number("high_freq_factor"),
-            original_max_position_embeddings=table.integer("original_max_position_embeddings", max_positions),
+            original_max_position_embeddings=table.integer("original_max_position_embeddings", original),
         )
         if rope.high_freq_factor <= rope.low_freq_factor:
             raise table.refusal("high_freq_factor", rope.high_freq_factor, "more than low_freq_factor")
@@ -124,9 +146,9 @@ def rope_from_table(table: Fields, theta: float, dim: int, max_positions: int) -
     return rope
 
 
-def rope_type(table: Fields) -> Any:
-    """The type of scaling, by its new name or its old one."""
-    kind, legacy = table.get("rope_type"), table.get("type")
+def rope_type(table: Fields, older: Mapping[str, str] | None = None) -> Any:
+    """The type of scaling, by its new name or its old one. ``older``: names that a family had for types."""
+    kind, legacy = (_renamed(table.get(key), older or {}) for key in ("rope_type", "type"))
     if kind is not None and legacy is not None and kind != legacy:
         raise UnsupportedModelError(f"{table.where} names two types, {kind!r} and {legacy!r}")
     return kind or legacy or "default"
@@ -176,6 +198,10 @@ def _head_dim(fields: Fields, hidden: int, heads: int, default: int | None) -> i
             f"config.json has no head_dim, and hidden_size {hidden} does not divide by {heads} heads"
         )
     return hidden // heads
+
+
+def _renamed(name: Any, older: Mapping[str, str]) -> Any:
+    return older.get(name, name) if isinstance(name, str) else name
 
 
 def _activation(fields: Fields, key: str) -> str:
