@@ -6,7 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PretrainedConfig
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GraniteConfig,
+    LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+    SmolLM3Config,
+)
 
 VOCAB_SIZE = 331
 Maker = Callable[[], Any]
@@ -35,6 +46,8 @@ def _model(kind: type[PretrainedConfig], **settings: Any) -> Maker:
         "rms_norm_eps": 1e-5,
         "initializer_range": 0.15,
         "pad_token_id": None,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
     }
     return lambda: random_model(kind(**{**common, **settings}))
 
@@ -48,6 +61,30 @@ _LLAMA3 = {
     "original_max_position_embeddings": 64,
 }
 _GQA = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32, "hidden_size": 90, "intermediate_size": 130}
+_GEMMA2 = {
+    "num_hidden_layers": 4,
+    "sliding_window": 40,
+    "query_pre_attn_scalar": 24,
+    "attn_logit_softcapping": 2.0,  # scores and logits spread by about as much
+    "final_logit_softcapping": 2.0,
+}
+_GEMMA3 = {
+    "num_hidden_layers": 6,
+    "sliding_window": 40,
+    "sliding_window_pattern": 3,
+    "query_pre_attn_scalar": 24,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "rope_theta": 100_000.0, "factor": 4.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1_000.0},
+    },
+}
+_QWEN = {"num_hidden_layers": 4, "use_sliding_window": True, "sliding_window": 40, "max_window_layers": 2}
+_GRANITE = {
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.3,
+    "residual_multiplier": 0.4,
+    "logits_scaling": 5.0,
+}
 
 MODELS: dict[str, Maker] = {
     "mha": _model(LlamaConfig, num_attention_heads=4, num_key_value_heads=4, hidden_size=64, intermediate_size=96),
@@ -73,5 +110,22 @@ MODELS: dict[str, Maker] = {
         LlamaConfig, **_GQA, rope_parameters={"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}
     ),
     "mistral": _model(MistralConfig, **_GQA, sliding_window=40),
+    "qwen 2": _model(Qwen2Config, **_GQA, **_QWEN),
+    "qwen 3": _model(Qwen3Config, **_GQA, tie_word_embeddings=True),
+    "qwen 3 with biases and windows": _model(Qwen3Config, **_GQA, **_QWEN, attention_bias=True),
+    "smollm 3": _model(SmolLM3Config, **_GQA, num_hidden_layers=5),
+    "smollm 3 with biases and windows": _model(
+        SmolLM3Config,
+        **_GQA,
+        num_hidden_layers=3,
+        no_rope_layers=[1, 0, 1],
+        use_sliding_window=True,
+        sliding_window=40,
+        attention_bias=True,
+    ),
+    "granite": _model(GraniteConfig, **_GQA, **_GRANITE),
+    "granite with biases": _model(GraniteConfig, **_GQA, **_GRANITE, attention_bias=True),
+    "gemma 2": _model(Gemma2Config, **_GQA, **_GEMMA2),
+    "gemma 3": _model(Gemma3TextConfig, **_GQA, **_GEMMA3),
 }
 """By name. Contexts are 300 tokens: a window has to be smaller to be seen."""
