@@ -270,12 +270,12 @@ def sentencepiece_fields(corpus: list[str]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def make_gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, Any]], GgufCase]:
+def make_gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., GgufCase]:
     """Write a GGUF file of tokenizer fields and read it twice: by Octavo and by transformers."""
 
-    def make(fields: dict[str, Any]) -> GgufCase:
+    def make(fields: dict[str, Any], architecture: str = "llama") -> GgufCase:
         path = tmp_path_factory.mktemp("gguf") / "tokenizer.gguf"
-        _write_gguf(path, fields)
+        _write_gguf(path, fields, architecture)
         metadata = read_metadata(path)
         reference = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
         return GgufCase(path, metadata, tokenizer_from_gguf(metadata), reference)
@@ -317,9 +317,9 @@ def _merges(backend: Backend) -> list[tuple[str, str]]:
     return [tuple(pair) if isinstance(pair, list) else tuple(pair.split(" ")) for pair in merges]
 
 
-def _write_gguf(path: Path, fields: dict[str, Any]) -> None:
+def _write_gguf(path: Path, fields: dict[str, Any], architecture: str) -> None:
     """The tokenizer fields, and what transformers needs to take the file for a model's."""
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, architecture)
     writer.add_block_count(1)
     writer.add_context_length(64)
     writer.add_embedding_length(16)

@@ -3,57 +3,43 @@
 A GGUF file has no ``tokenizer.json``: it has the vocabulary, the merges or scores, the special token ids,
 and the *name* of the rule that splits text before merging (``tokenizer.ggml.pre``). What such a name means is
 llama.cpp's to say, whose format this is. The result equals transformers' own conversion, with these
-exceptions, in which transformers does not know what the name means and the model's published
+exceptions, in which transformers does not know what the file means and the model's published
 ``tokenizer.json`` agrees with us:
 
-- ``smollm`` and its kin split off every digit before anything else. It shows after a run of white space: in
-  ``"\\n\\n1"`` the line breaks are one token, as the model was trained.
-- ``llama-bpe`` and its kin take a word that is a token as it is, without merging.
+- ``smollm``, ``refact`` and their kin split off every digit before anything else. It shows after a run of white
+  space: in ``"\\n\\n1"`` the line breaks are one token, as the model was trained.
+- ``qwen2`` and ``olmo`` normalise text to NFC.
+- ``llama-bpe``, ``smaug-bpe``, ``tekken`` and their kin take a word that is a token as it is, without merging.
 - Control and user-defined tokens outside the byte alphabet (``<｜User｜>``) are kept whole.
-- ``add_space_prefix`` is obeyed, and ``llama-bpe`` adds bos where the file does not say.
+- Runs of spaces that are user-defined tokens (Gemma) are cut from the left, the longest first, as sentencepiece
+  does, where transformers merges them.
+- Where every token has one score, the order of the vocabulary is the order of merges.
+- Sentencepiece vocabularies other than Mistral's with ``[INST]`` put a space before a text that has one, and
+  after special tokens: Llama 2, Mistral 0.1 and 0.2, and Phi-3, of which alone transformers knows.
+- White space after one of Phi-3's own tokens belongs to that token.
+- ``add_space_prefix`` is obeyed, and ``llama-bpe`` and ``tekken`` add bos where the file does not say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from tokenizers import AddedToken, Regex, decoders, pre_tokenizers
+from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
 from octavo.errors import ModelError, UnsupportedModelError
+from octavo.text.gguf_splits import split_named
 from octavo.text.pieces import byte_alphabet
 from octavo.text.postprocess import keep_whole_offsets, mark_special, surround
 from octavo.text.tokenizer import Tokenizer
 
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # tokenizer.ggml.token_type
 _NAMED = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-_TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
-
-_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_LLAMA3 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|" + _REST
-_QWEN2 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|" + _REST
-
-
-@dataclass(frozen=True, slots=True)
-class _Split:
-    """How text is split before merging. ``None`` for ``pattern``: GPT-2's rule."""
-
-    pattern: str | None = None
-    digits_apart: bool = False
-    whole_words: bool = False
-    add_bos: bool = False
-
-
-_SPLITS: dict[str, _Split] = {
-    **dict.fromkeys(("default", "gpt-2"), _Split()),
-    **dict.fromkeys(("smollm", "starcoder", "refact", "codeshell"), _Split(digits_apart=True)),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3"), _Split(_LLAMA3, whole_words=True, add_bos=True)),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _Split(_QWEN2)),
-}
+_TURN_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
+_TEXT_ENDS = ("<|end_of_text|>", "<|endoftext|>", "<eos>")
+_PHI3_KEEPS_SPACE_AFTER = ("<s>", "<|endoftext|>")
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
@@ -61,9 +47,9 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
 
     ``metadata`` maps the file's keys to strings, numbers, and lists of them. Read are, under
     ``tokenizer.ggml.``: ``model``, ``pre``, ``tokens``, ``token_type``, ``merges``, ``scores``,
-    ``add_bos_token``, ``add_eos_token``, ``add_space_prefix`` and the ids ``bos``, ``eos``, ``eot``,
-    ``unknown``, ``padding``. A file that names no end of turn has the first of the usual ones that is a control token
-    of its vocabulary.
+    ``add_bos_token``, ``add_eos_token``, ``add_space_prefix`` and the ids ``bos``, ``eos``, ``eot``, ``eom``,
+    ``unknown``, ``padding``; and ``general.architecture``, for what Phi-3 does and its file does not say. A reply ends
+    at the tokens the file names as ends, and at those whose spelling says so (``<end_of_turn>``).
 
     Raises:
         UnsupportedModelError: the kind of vocabulary or of splitting is one Octavo does not know; the message
@@ -78,26 +64,19 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
         backend, add_bos = _sentencepiece(fields), True
     else:
         raise UnsupportedModelError(f"tokenizer.ggml.model is {model!r}; Octavo reads 'gpt2' and 'llama'")
-    backend.add_tokens(
-        [
-            AddedToken(token, normalized=False, special=kind == _CONTROL)
-            for token, kind in zip(fields.tokens, fields.types, strict=True)
-            if kind in (_CONTROL, _USER_DEFINED)
-        ]
-    )
+    backend.add_tokens(_kept_whole(fields, sentencepiece=model == "llama"))
     ids = {name: fields.token_id(key) for name, key in _NAMED.items()}
     named = {name: fields.tokens[id_] for name, id_ in ids.items() if id_ is not None}
-    mark_special(
-        backend,
-        {fields.tokens[id_] for id_ in ids.values() if id_ is not None and fields.types[id_] != _NORMAL},
-    )
+    ends = _ends(fields)
+    special = {*ends, *(id_ for id_ in ids.values() if id_ is not None)}
+    mark_special(backend, {fields.tokens[id_] for id_ in special if fields.types[id_] != _NORMAL})
     surround(
         backend,
         named.get("bos_token") if fields.flag("add_bos_token", add_bos) else None,
         named.get("eos_token") if fields.flag("add_eos_token", False) else None,
     )
     keep_whole_offsets(backend)
-    return Tokenizer(backend, special_tokens=named, eos_token_ids=_turn_ends(fields))
+    return Tokenizer(backend, special_tokens=named, eos_token_ids=ends)
 
 
 class _Fields:
@@ -105,6 +84,7 @@ class _Fields:
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self._metadata = metadata
+        self.architecture = metadata.get("general.architecture")
         self.tokens: list[str] = self.list_of("tokens", str)
         self.types: list[int] = self.list_of("token_type", int, [_NORMAL] * len(self.tokens))
         if len(self.types) != len(self.tokens):
@@ -154,13 +134,19 @@ class _Fields:
             raise ModelError(f"tokenizer.ggml.merges must hold pairs; it holds {' '.join(wrong)!r}")
         return pairs
 
+    def respell_spaces(self) -> None:
+        """Write user-defined tokens of spaces as the rest of a sentencepiece vocabulary does: converters undo it."""
+        present = set(self.tokens)
+        for index, token in enumerate(self.tokens):
+            respelt = token.replace(" ", "▁")
+            if self.types[index] == _USER_DEFINED and respelt not in present:
+                self.tokens[index] = respelt
+                present.add(respelt)
+
 
 def _byte_level(fields: _Fields) -> tuple[Backend, bool]:
     """GPT-2's scheme: text is split, then merged in the byte alphabet."""
-    name = fields.text("pre", "default")
-    split = _SPLITS.get(name)
-    if split is None:
-        raise UnsupportedModelError(f"tokenizer.ggml.pre is {name!r}; Octavo knows {', '.join(sorted(_SPLITS))}")
+    split = split_named(fields.text("pre", "default"))
     alphabet = byte_alphabet()
     letters = set(alphabet.values())
     vocab = {
@@ -170,42 +156,75 @@ def _byte_level(fields: _Fields) -> tuple[Backend, bool]:
         for index, (token, kind) in enumerate(zip(fields.tokens, fields.types, strict=True))
     }
     backend = _bpe(vocab, fields.merges(), ignore_merges=split.whole_words)
-    steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if split.digits_apart else []
-    if split.pattern is not None:
-        steps.append(pre_tokenizers.Split(Regex(split.pattern), behavior="isolated"))
-    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split.pattern is None))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    split.install(backend)
     backend.decoder = decoders.ByteLevel()
     return backend, split.add_bos
 
 
 def _sentencepiece(fields: _Fields) -> Backend:
-    """Sentencepiece's BPE: no splitting, a space is U+2581, bytes stand in for characters it lacks."""
+    """Sentencepiece's BPE: no splitting, a space is U+2581, bytes stand in for characters it lacks.
+
+    The space before a text goes before what follows a special token too, even if a space is there. Not so in
+    vocabularies that have Mistral's control token ``[INST]``: there it goes before the text alone, if it has none.
+    """
+    prefix = fields.flag("add_space_prefix", True)
+    if not prefix:
+        fields.respell_spaces()
     vocab = {token: index for index, token in enumerate(fields.tokens)}
     merges = fields.merges() if fields.get("merges") else _merges_from_scores(fields, vocab)
     unknown = fields.token_id("unknown")
     options = {} if unknown is None else {"unk_token": fields.tokens[unknown]}
-    prefix = fields.flag("add_space_prefix", True)
+    once = any(token == "[INST]" and kind == _CONTROL for token, kind in zip(fields.tokens, fields.types, strict=True))
     backend = _bpe(vocab, merges, fuse_unk=True, byte_fallback=True, **options)
-    backend.pre_tokenizer = pre_tokenizers.Metaspace("▁", "first" if prefix else "never", split=False)
+    spaces = normalizers.Replace(" ", "▁")
+    backend.normalizer = spaces
+    if prefix and once:
+        backend.pre_tokenizer = pre_tokenizers.Metaspace("▁", "first", split=False)
+    elif prefix:
+        backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), spaces])
     steps: list[Any] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if prefix else steps)
     return backend
 
 
+def _kept_whole(fields: _Fields, sentencepiece: bool) -> list[AddedToken]:
+    """The tokens that are found in a text before it is split and merged.
+
+    Sentencepiece looks for those it was told to keep (Gemma's runs of spaces) after spaces became U+2581. A prefix
+    would be put before these tokens themselves; where there is one they are looked for as the file has them.
+    """
+    normalized = sentencepiece and not fields.flag("add_space_prefix", True)
+    eats_space = sentencepiece and fields.architecture == "phi3"
+    return [
+        AddedToken(
+            token,
+            normalized=normalized and kind == _USER_DEFINED and "▁" in token,
+            rstrip=eats_space and token not in _PHI3_KEEPS_SPACE_AFTER,
+            special=kind == _CONTROL,
+        )
+        for token, kind in zip(fields.tokens, fields.types, strict=True)
+        if kind in (_CONTROL, _USER_DEFINED)
+    ]
+
+
 def _merges_from_scores(fields: _Fields, vocab: Mapping[str, int]) -> list[tuple[str, str]]:
     """The merges a scored vocabulary implies: each way to cut a token in two tokens, best token first.
 
-    Of equal scores, longer left parts come first, then longer right parts, then the order of the vocabulary.
+    Of equal scores, longer left parts come first, then longer right parts, then the order of the vocabulary. If all
+    are equal, the file was made without sentencepiece's own: the vocabulary is in order of merges then.
     """
     scores: list[float] = fields.list_of("scores", float)
     if len(scores) != len(fields.tokens):
         raise ModelError(f"tokenizer.ggml.tokens has {len(fields.tokens)} entries and scores {len(scores)}")
+    if len(set(scores)) == 1:
+        scores = [-float(index) for index in range(len(scores))]
     merges = []
-    lengths = {len(token) for token in vocab}  # of all the ways to cut a long token, few can be in the vocabulary
+    lengths = {len(token) for token in vocab}
     for token, index in vocab.items():
-        cuts = [(token[:at], token[at:]) for at in lengths if at < len(token) and len(token) - at in lengths]
-        pairs = [(left, right) for left, right in cuts if left in vocab and right in vocab]
+        # Of all the ways to cut a long token, few can be in the vocabulary.
+        places = range(1, len(token)) if len(token) < len(lengths) else [at for at in lengths if at < len(token)]
+        lefts = [(left, len(left)) for at in places if (left := token[:at]) in vocab]
+        pairs = [(left, right) for left, at in lefts if len(token) - at in lengths and (right := token[at:]) in vocab]
         pairs.sort(key=lambda pair: (vocab[pair[0]], vocab[pair[1]]))
         merges += [(-scores[index], -len(left), -len(right), left, right) for left, right in pairs]
     merges.sort(key=lambda merge: merge[:3])
@@ -219,9 +238,12 @@ def _bpe(vocab: dict[str, int], merges: list[tuple[str, str]], **options: Any) -
         raise ModelError(f"tokenizer.ggml.merges does not fit tokenizer.ggml.tokens: {error}") from error
 
 
-def _turn_ends(fields: _Fields) -> list[int]:
-    eot = fields.token_id("eot")
-    if eot is not None:
-        return [eot]
-    control = {fields.tokens[i]: i for i, kind in enumerate(fields.types) if kind == _CONTROL}
-    return [control[token] for token in _TURN_ENDS if token in control][:1]
+def _ends(fields: _Fields) -> list[int]:
+    """The tokens that end a reply: by the file's word, or by how they are spelt if they are kept whole."""
+    named = [fields.token_id(key) for key in ("eos", "eot", "eom")]
+    spelt = [
+        index
+        for index, (token, kind) in enumerate(zip(fields.tokens, fields.types, strict=True))
+        if kind in (_CONTROL, _USER_DEFINED) and token in _TURN_ENDS + _TEXT_ENDS
+    ]
+    return [id_ for id_ in named if id_ is not None] + spelt

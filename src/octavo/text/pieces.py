@@ -47,11 +47,13 @@ class Spelling:
     """How a vocabulary writes bytes.
 
     Attributes:
-        to_bytes: the bytes of an ordinary token, from its spelling. Added tokens are written as they are.
+        to_bytes: the bytes of an ordinary token, from its spelling.
+        added_to_bytes: the bytes of an added token. Byte-level vocabularies write these as they are.
         strip_space: the first token of a text carries a space that is not part of the text.
     """
 
     to_bytes: Callable[[str], bytes]
+    added_to_bytes: Callable[[str], bytes]
     strip_space: bool
 
     @classmethod
@@ -65,14 +67,14 @@ class Spelling:
         steps: list[Any] = decoder["decoders"] if decoder and decoder["type"] == "Sequence" else [decoder]
         kinds = [step["type"] if step else "none" for step in steps]
         if kinds == ["ByteLevel"]:
-            return cls(_byte_level, strip_space=False)
+            return cls(_byte_level, str.encode, strip_space=False)
         plain = kinds[:3] == ["Replace", "ByteFallback", "Fuse"]
         if plain and steps[0]["pattern"] == {"String": _SPACE} and steps[0]["content"] == " ":
             if kinds[3:] == []:
-                return cls(_byte_fallback, strip_space=False)
+                return cls(_byte_fallback, _byte_fallback, strip_space=False)
             strip = {key: value for key, value in steps[3].items() if key != "type"}
             if kinds[3:] == ["Strip"] and strip == {"content": " ", "start": 1, "stop": 0}:
-                return cls(_byte_fallback, strip_space=True)
+                return cls(_byte_fallback, _byte_fallback, strip_space=True)
         raise UnsupportedModelError(
             f"the tokenizer's decoder is {' + '.join(kinds)}; Octavo reads byte-level ('ByteLevel') and "
             "byte-fallback ('Replace + ByteFallback + Fuse', with or without 'Strip') vocabularies"
@@ -96,7 +98,7 @@ class PieceTable(dict[int, bytes]):
         if not 0 <= token_id < self._size:
             return b""  # not kept: a caller could ask for any number of them
         if token_id in self._added:
-            piece = self._added[token_id].encode()
+            piece = self._spelling.added_to_bytes(self._added[token_id])
         else:
             token = self._backend.id_to_token(token_id)
             piece = b"" if token is None else self._spelling.to_bytes(token)
