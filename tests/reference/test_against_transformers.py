@@ -30,7 +30,7 @@ BLOCK = 16
 
 def octavo_logits(path: Path, tokens: list[int], *, isa: str | None = None, chunk: int = 64) -> np.ndarray:
     """Logits ``[n, vocab]`` of every token, prefilled in chunks."""
-    loaded = load_model(resolve_model(path), isa=isa, threads=2)
+    loaded = load_model(resolve_model(path), isa=isa, threads=2, max_model_len=len(tokens))
     num_blocks = -(-len(tokens) // BLOCK)
     runner = ModelRunner(
         loaded.spec,

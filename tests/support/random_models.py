@@ -13,6 +13,8 @@ from transformers import (
     GraniteConfig,
     LlamaConfig,
     MistralConfig,
+    Olmo2Config,
+    Phi3Config,
     PretrainedConfig,
     Qwen2Config,
     Qwen3Config,
@@ -85,6 +87,18 @@ _GRANITE = {
     "residual_multiplier": 0.4,
     "logits_scaling": 5.0,
 }
+_PHI3 = {"num_attention_heads": 6, "num_key_value_heads": 2, "hidden_size": 192, "intermediate_size": 130}
+_FACTORS = {"short_factor": [1 + i / 12 for i in range(12)], "long_factor": [1 + i / 2 for i in range(12)]}
+
+
+def _longrope(original: int) -> dict[str, Any]:
+    """Settings of a Phi-3 whose context was ``original`` and is 1024."""
+    return {
+        "original_max_position_embeddings": original,
+        "partial_rotary_factor": 0.75,
+        "rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": original, **_FACTORS},
+    }
+
 
 MODELS: dict[str, Maker] = {
     "mha": _model(LlamaConfig, num_attention_heads=4, num_key_value_heads=4, hidden_size=64, intermediate_size=96),
@@ -127,5 +141,9 @@ MODELS: dict[str, Maker] = {
     "granite with biases": _model(GraniteConfig, **_GQA, **_GRANITE, attention_bias=True),
     "gemma 2": _model(Gemma2Config, **_GQA, **_GEMMA2),
     "gemma 3": _model(Gemma3TextConfig, **_GQA, **_GEMMA3),
+    "phi 3": _model(Phi3Config, **_PHI3, sliding_window=40),
+    "phi 3, longrope, short": _model(Phi3Config, **_PHI3, **_longrope(512)),
+    "phi 3, longrope, long": _model(Phi3Config, **_PHI3, **_longrope(100)),
+    "olmo 2": _model(Olmo2Config, **_GQA, attention_bias=True),
 }
-"""By name. Contexts are 300 tokens: a window has to be smaller to be seen."""
+"""By name. Contexts are 300 tokens: a window has to be smaller to be seen, and longrope has two sides of that."""
