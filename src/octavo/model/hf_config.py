@@ -16,9 +16,9 @@ from octavo.model.spec import ModelSpec
 _HARMLESS = frozenset({
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_flash_attn_2_enabled",
     "_name_or_path", "attention_dropout", "attn_implementation", "bad_words_ids", "begin_suppress_tokens",
-    "bos_token_id", "chunk_size_feed_forward", "decoder_start_token_id", "diversity_penalty", "do_sample",
-    "dtype", "early_stopping", "embd_pdrop", "encoder_no_repeat_ngram_size", "eos_token_id",
-    "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id",
+    "bos_token_id", "cache_implementation", "chunk_size_feed_forward", "decoder_start_token_id",
+    "diversity_penalty", "do_sample", "dtype", "early_stopping", "embd_pdrop", "encoder_no_repeat_ngram_size",
+    "eos_token_id", "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id",
     "gradient_checkpointing", "hidden_dropout", "id2label", "initializer_range", "is_decoder",
     "is_llama_config", "label2id", "length_penalty", "max_length", "max_sequence_length", "min_length",
     "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels", "num_return_sequences",

@@ -1,0 +1,108 @@
+"""Gemma 3, text: Gemma 2 with normed q and k instead of soft caps, and a rotary base of its own for windowed layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from octavo.model.architecture import Architecture, GgufExtras
+from octavo.model.architectures.gemma2 import (
+    GEMMA_GGUF_LAYER,
+    GEMMA_HF_LAYER,
+    gemma_from_gguf,
+    gemma_from_hf,
+    gemma_windows,
+    soft_cap,
+)
+from octavo.model.fields import Fields
+from octavo.model.gguf_fields import window_of, windows_from_gguf
+from octavo.model.hf_fields import HfDefaults, rope_from_hf
+from octavo.model.spec import LayerSpec, ModelSpec, RopeSpec
+
+_NAME = "Gemma3ForCausalLM"
+_PERIOD = 6
+"""Every so many layers one sees all keys."""
+_LOCAL_THETA = 10_000.0
+_LAYERS_OF_27B = 62
+_DEFAULTS = HfDefaults(
+    max_position_embeddings=131_072, num_kv_heads=4, head_dim=256, tie_word_embeddings=True, rope_theta=1_000_000.0
+)
+
+
+def _from_hf(fields: Fields) -> ModelSpec:
+    # attn_logit_softcapping is not asked for: transformers has the key and does nothing with it.
+    return gemma_from_hf(
+        fields,
+        _NAME,
+        _DEFAULTS,
+        rope=_global_rope,
+        layers=_hf_layers,
+        qk_norm="head",
+        logit_softcap=soft_cap(fields, "final_logit_softcapping", None),
+    )
+
+
+def _hf_layers(fields: Fields, count: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
+    fields.get("_sliding_window_pattern")  # transformers writes it and does not read it
+    period = fields.integer("sliding_window_pattern", _PERIOD)
+    return _layers(gemma_windows(fields, count, period), rope, _local_rope(fields, rope.dim))
+
+
+def _layers(windows: list[int | None], whole: RopeSpec, local: RopeSpec) -> tuple[LayerSpec, ...]:
+    return tuple(LayerSpec(window, whole if window is None else local) for window in windows)
+
+
+def _global_rope(fields: Fields, head_dim: int, max_positions: int, default_theta: float) -> RopeSpec:
+    """Of the layers that see all: ``rope_parameters`` by type of layer, or the older keys for one embedding."""
+    own = {key: fields.get(key) for key in ("rope_theta", "rope_scaling", "partial_rotary_factor")}
+    own["rope_parameters"] = _table(fields, "full_attention")
+    return rope_from_hf(Fields(own, fields.where), head_dim, max_positions, default_theta)
+
+
+def _local_rope(fields: Fields, head_dim: int) -> RopeSpec:
+    """Of the windowed layers; what scales the others does not touch them."""
+    theta = fields.number("rope_local_base_freq", _LOCAL_THETA)
+    max_positions = fields.integer("max_position_embeddings", _DEFAULTS.max_position_embeddings)
+    own = {"rope_parameters": _table(fields, "sliding_attention")}
+    return rope_from_hf(Fields(own, fields.where), head_dim, max_positions, theta)
+
+
+def _table(fields: Fields, kind: str) -> Any:
+    tables = fields.get("rope_parameters") or {}
+    if not isinstance(tables, Mapping):
+        raise fields.refusal("rope_parameters", tables, "a table of rotary settings for each type of layer")
+    inner = Fields(tables, f"{fields.where}, rope_parameters,")
+    found = {key: inner.get(key) for key in ("full_attention", "sliding_attention")}
+    inner.refuse_rest()
+    return found[kind]
+
+
+def _from_gguf(fields: Fields, extras: GgufExtras) -> ModelSpec:
+    def layers(count: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
+        windows = windows_from_gguf(fields, count, window_of(fields), _PERIOD)
+        return _layers(windows, rope, RopeSpec(fields.number("rope.freq_base_swa", _LOCAL_THETA), rope.dim))
+
+    cap = "final_logit_softcapping"
+    return gemma_from_gguf(
+        fields,
+        extras,
+        _NAME,
+        layers,
+        layers_of_27b=_LAYERS_OF_27B,
+        qk_norm="head",
+        logit_softcap=fields.number(cap) if fields.get(cap) else None,
+    )
+
+
+ARCHITECTURE = Architecture(
+    name=_NAME,
+    model_type="gemma3_text",
+    example="Gemma 3 270M, 1B",
+    features="five windowed layers to a full one, each kind with its own rotary base; normed q and k; GeGLU",
+    refuses="images, bidirectional attention, soft caps of scores",
+    from_hf=_from_hf,
+    hf_layer=GEMMA_HF_LAYER,
+    gguf_name="gemma3",
+    from_gguf=_from_gguf,
+    gguf_layer=GEMMA_GGUF_LAYER,
+)
