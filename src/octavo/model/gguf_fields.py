@@ -39,9 +39,9 @@ def spec_from_gguf_fields(
     count = fields.integer("block_count", high=MAX_LAYERS)
     heads = _same_in_every_layer(fields, "attention.head_count", count)
     head_dim = head_dim_of(fields, heads)
-    for neutral in ("logit_scale", "residual_scale", "embedding_scale"):
-        if neutral not in choices:
-            fields.only(neutral, 0.0, 1.0)
+    for key, name in (("logit_scale",) * 2, ("residual_scale",) * 2, ("embedding_scale", "embed_scale")):
+        if name not in choices:
+            fields.only(key, 0.0, 1.0)
     described: dict[str, Any] = {
         "architecture": architecture,
         "vocab_size": _vocab_size(fields, extras.num_tokens),
