@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -181,6 +181,8 @@ def _spec(
     inner: int,
     windows: Sequence[int | None],
     tied: bool,
+    *,
+    rotated: int | None = None,
 ) -> ModelSpec:
     return ModelSpec(
         architecture="LlamaForCausalLM",
@@ -194,7 +196,7 @@ def _spec(
         tie_word_embeddings=tied,
         max_position_embeddings=4096,
         attention_scale=head_dim**-0.5,
-        layers=tuple(LayerSpec(window, RopeSpec(theta=10_000.0, dim=head_dim)) for window in windows),
+        layers=tuple(LayerSpec(window, RopeSpec(theta=10_000.0, dim=rotated or head_dim)) for window in windows),
     )
 
 
@@ -204,6 +206,9 @@ SHAPES = {
     "mqa": _spec(7, 1, 48, 76, 52, [None, None], True),
     "windowed": _spec(6, 3, 16, 72, 80, [40, 40], False),
     "hybrid": _spec(4, 2, 16, 64, 70, [None, 40, None], True),
+    "post-normed, half rotated": replace(
+        _spec(5, 1, 32, 82, 70, [None, None], False, rotated=16), norms="post", qk_norm="full", o_bias=True
+    ),
 }
 """Small models of odd sizes: a panel is 64 outputs, a row tile 6 rows, a key tile 64 keys, and none of these fits."""
 
