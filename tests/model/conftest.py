@@ -1,30 +1,15 @@
-"""Small models made at test time: as transformers saves them, and as llama.cpp's converter writes GGUF."""
+"""Small Llamas made at test time: as transformers saves them, and as llama.cpp's converter writes GGUF."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import gguf
+import llama_cpp_gguf
 import numpy as np
 import pytest
 import torch
 import transformers
-
-GGUF_NAMES = {
-    "model.embed_tokens.weight": "token_embd.weight",
-    "model.norm.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight",
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
 
 
 @pytest.fixture(autouse=True)
@@ -88,59 +73,10 @@ def random_llama():
 
 @pytest.fixture
 def write_gguf(tmp_path):
-    """Write a GGUF file of a transformers Llama, in the row order llama.cpp's converter gives q and k."""
+    """Write a GGUF file of a transformers Llama with the metadata of a test."""
 
-    def write(
-        model: transformers.LlamaForCausalLM,
-        metadata: dict[str, Any],
-        *,
-        storage: str = "BF16",
-        extra: dict[str, np.ndarray] | None = None,
-        path: Path | None = None,
-    ) -> Path:
-        path = path or tmp_path / f"{storage}.gguf"
-        writer = gguf.GGUFWriter(str(path), metadata["general.architecture"])
-        for key, value in metadata.items():
-            if key != "general.architecture":
-                _add(writer, key, value)
-        heads = {"attn_q": model.config.num_attention_heads, "attn_k": model.config.num_key_value_heads}
-        tied = model.config.tie_word_embeddings
-        for name, weight in model.state_dict().items():
-            if name == "lm_head.weight" and tied:
-                continue
-            name, array = _gguf_name(name), weight.float().numpy()
-            if name.split(".")[-2] in heads:
-                count, (rows, columns) = heads[name.split(".")[-2]], array.shape
-                halves = array.reshape(count, 2, rows // count // 2, columns)
-                array = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows, columns)
-            kind = gguf.GGMLQuantizationType[storage if array.ndim > 1 else "F32"]
-            writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
-        for name, array in (extra or {}).items():
-            writer.add_tensor(name, array)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        return path
+    def write(model: Any, metadata: dict[str, Any], *, path: Path | None = None, **options: Any) -> Path:
+        path = path or tmp_path / f"{options.get('storage', 'BF16')}.gguf"
+        return llama_cpp_gguf.write_gguf(model, path, metadata, **options)
 
     return write
-
-
-def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    if isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, int):
-        writer.add_uint32(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-    elif isinstance(value, str):
-        writer.add_string(key, value)
-    else:
-        writer.add_array(key, value)
-
-
-def _gguf_name(name: str) -> str:
-    if name in GGUF_NAMES:
-        return GGUF_NAMES[name]
-    _, _, layer, rest = name.split(".", 3)
-    return f"blk.{layer}.{GGUF_NAMES[rest.removesuffix('.weight')]}.weight"

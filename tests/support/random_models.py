@@ -82,6 +82,10 @@ _GEMMA3 = {
 }
 _QWEN = {"num_hidden_layers": 4, "use_sliding_window": True, "sliding_window": 40, "max_window_layers": 2}
 _GRANITE = {
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "hidden_size": 96,
+    "intermediate_size": 130,
     "embedding_multiplier": 3.0,
     "attention_multiplier": 0.3,
     "residual_multiplier": 0.4,
@@ -124,10 +128,13 @@ MODELS: dict[str, Maker] = {
         LlamaConfig, **_GQA, rope_parameters={"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}
     ),
     "mistral": _model(MistralConfig, **_GQA, sliding_window=40),
-    "qwen 2": _model(Qwen2Config, **_GQA, **_QWEN),
+    "qwen 2": _model(Qwen2Config, **_GQA),
+    "qwen 2 with windows": _model(Qwen2Config, **_GQA, **_QWEN),
     "qwen 3": _model(Qwen3Config, **_GQA, tie_word_embeddings=True),
+    "qwen 3 with biases": _model(Qwen3Config, **_GQA, attention_bias=True),
     "qwen 3 with biases and windows": _model(Qwen3Config, **_GQA, **_QWEN, attention_bias=True),
     "smollm 3": _model(SmolLM3Config, **_GQA, num_hidden_layers=5),
+    "smollm 3 with biases": _model(SmolLM3Config, **_GQA, num_hidden_layers=4, attention_bias=True),
     "smollm 3 with biases and windows": _model(
         SmolLM3Config,
         **_GQA,
@@ -137,8 +144,8 @@ MODELS: dict[str, Maker] = {
         sliding_window=40,
         attention_bias=True,
     ),
-    "granite": _model(GraniteConfig, **_GQA, **_GRANITE),
-    "granite with biases": _model(GraniteConfig, **_GQA, **_GRANITE, attention_bias=True),
+    "granite": _model(GraniteConfig, **_GRANITE),
+    "granite with biases": _model(GraniteConfig, **_GRANITE, attention_bias=True),
     "gemma 2": _model(Gemma2Config, **_GQA, **_GEMMA2),
     "gemma 3": _model(Gemma3TextConfig, **_GQA, **_GEMMA3),
     "phi 3": _model(Phi3Config, **_PHI3, sliding_window=40),

@@ -1,0 +1,163 @@
+"""GGUF files of transformers' models as llama.cpp's converter writes them: its keys, its names, its order of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+Metadata = dict[str, Any]
+
+_WHOLE_MODEL = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+_LAYER = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def _nothing(config: Any) -> Metadata:
+    return {}
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the converter does with one kind of model.
+
+    ``like_llama``: it is converted as a Llama is: rows of q and k that rotate together stand side by side, and the
+    sizes of vocabulary and rotation are written down. ``own_keys``: without the architecture's name in front.
+    """
+
+    like_llama: bool = False
+    own_keys: Callable[[Any], Metadata] = _nothing
+    layer: Mapping[str, str] = field(default_factory=lambda: _LAYER)
+
+
+def _granite(config: Any) -> Metadata:
+    return {
+        "attention.scale": float(config.attention_multiplier),
+        "embedding_scale": float(config.embedding_multiplier),
+        "residual_scale": float(config.residual_multiplier),
+        "logit_scale": float(config.logits_scaling),
+    }
+
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family(like_llama=True),
+    "qwen2": Family(),
+    "qwen3": Family(),
+    "smollm3": Family(like_llama=True),
+    "granite": Family(like_llama=True, own_keys=_granite),
+}
+"""By ``general.architecture``, which is transformers' model_type for all of these."""
+
+
+def metadata_of(config: Any) -> Metadata:
+    """The metadata that the converter makes of a transformers configuration, and a tokenizer of nameless tokens."""
+    name = config.model_type
+    family = FAMILIES[name]
+    head_dim = getattr(config, "head_dim", None)
+    keys: Metadata = {
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "rope.freq_base": float(config.rope_parameters["rope_theta"]),
+    }
+    if config.rope_parameters["rope_type"] == "linear":
+        keys |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(config.rope_parameters["factor"])}
+    if head_dim is not None:
+        keys |= {"attention.key_length": head_dim, "attention.value_length": head_dim}
+    if family.like_llama:
+        rotated = head_dim or config.hidden_size // config.num_attention_heads
+        keys |= {"vocab_size": config.vocab_size, "rope.dimension_count": rotated}
+    keys |= family.own_keys(config)
+    tokens = [f"<{i}>" for i in range(config.vocab_size)]
+    return {
+        "general.architecture": name,
+        **{f"{name}.{key}": value for key, value in keys.items()},
+        "tokenizer.ggml.tokens": tokens,
+    }
+
+
+def write_gguf(
+    model: Any,
+    path: Path,
+    metadata: Metadata | None = None,
+    *,
+    storage: str = "BF16",
+    extra: Mapping[str, np.ndarray] | None = None,
+) -> Path:
+    """Write a model of transformers to a GGUF file, its matrices stored as ``storage``, its vectors in float32.
+
+    ``metadata`` instead of those that the converter would make, ``extra`` tensors beside those that it has.
+    """
+    metadata = metadata_of(model.config) if metadata is None else metadata
+    writer = gguf.GGUFWriter(str(path), metadata["general.architecture"])
+    for key, value in metadata.items():
+        if key != "general.architecture":
+            _add(writer, key, value)
+    for name, array in _tensors(model, FAMILIES[metadata["general.architecture"]]):
+        kind = gguf.GGMLQuantizationType[storage if array.ndim > 1 else "F32"]
+        writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
+    for name, array in (extra or {}).items():
+        writer.add_tensor(name, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _tensors(model: Any, family: Family) -> Iterator[tuple[str, np.ndarray]]:
+    config = model.config
+    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads} if family.like_llama else {}
+    for name, weight in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        array = weight.float().numpy()
+        if name in _WHOLE_MODEL:
+            yield _WHOLE_MODEL[name], array
+            continue
+        _, _, layer, rest = name.split(".", 3)
+        part, kind = rest.rsplit(".", 1)
+        part = family.layer[part]
+        yield f"blk.{layer}.{part}.{kind}", _paired(array, heads[part]) if part in heads else array
+
+
+def _paired(array: np.ndarray, heads: int) -> np.ndarray:
+    """Rows i and i + head_dim / 2 of each head side by side: ``[heads, 2, head_dim / 2, ...]``, turned."""
+    halves = array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(array.shape)
+
+
+def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
+    else:
+        writer.add_array(key, value)
