@@ -78,6 +78,9 @@ class Architecture:
         refuses: settings that exist for it and that Octavo refuses, for the documentation.
         from_hf: ``config.json`` -> spec. Keys it asks for count as understood; the rest are refused.
         hf_layer: tensors of a layer in a Hugging Face folder; one may hold several slots, one after another.
+        hf_prefix: what all its tensors' names begin with, if they are part of something larger.
+        hf_ignored: tensors that are not read: the configuration says the same, or nothing a request can ask for
+            needs them.
         gguf_name: ``general.architecture``, or ``None`` if a GGUF file of it names another architecture.
         from_gguf: metadata -> spec, likewise.
         gguf_layer: tensors of a layer in a GGUF file.
@@ -91,21 +94,28 @@ class Architecture:
     refuses: str
     from_hf: Callable[[Fields], ModelSpec]
     hf_layer: Mapping[str, Slots] = field(default_factory=lambda: HF_LLAMA_LAYER)
+    hf_prefix: str = ""
+    hf_ignored: re.Pattern[str] = re.compile(r"rotary_emb\.inv_freq$")
     gguf_name: str | None = None
     from_gguf: Callable[[Fields, GgufExtras], ModelSpec] | None = None
     gguf_layer: Mapping[str, Slots] = field(default_factory=lambda: GGUF_LLAMA_LAYER)
     gguf_pairs_rows: bool = False
 
     @property
+    def hf_lm_head(self) -> str:
+        """The tensor that a tied model may store a second time."""
+        return f"{self.hf_prefix}lm_head.weight"
+
+    @property
     def hf_tensors(self) -> TensorNames:
         """Every tensor name of a Hugging Face folder."""
         return TensorNames(
             whole_model={
-                "model.embed_tokens.weight": "embed",
-                "model.norm.weight": "final_norm",
-                "lm_head.weight": "lm_head",
+                f"{self.hf_prefix}model.embed_tokens.weight": "embed",
+                f"{self.hf_prefix}model.norm.weight": "final_norm",
+                self.hf_lm_head: "lm_head",
             },
-            layer=re.compile(r"model\.layers\.(0|[1-9]\d{0,5})\.(.+)"),
+            layer=re.compile(re.escape(self.hf_prefix) + r"model\.layers\.(0|[1-9]\d{0,5})\.(.+)"),
             per_layer=self.hf_layer,
         )
 

@@ -119,7 +119,7 @@ def find_slots(
     Args:
         where: what to call the file or folder in messages.
         stored: shape of every tensor, by its name there.
-        ignored: names of tensors that say what the configuration says too.
+        ignored: names of tensors that are not read.
 
     Raises:
         WeightsError: a tensor is missing, unknown or of the wrong shape.

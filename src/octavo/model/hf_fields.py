@@ -12,6 +12,25 @@ from octavo.model.spec import MAX_LAYERS, LayerSpec, ModelSpec, RopeSpec
 
 T = TypeVar("T")
 
+# fmt: off
+HARMLESS = frozenset({
+    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_flash_attn_2_enabled",
+    "_name_or_path", "attention_dropout", "attn_implementation", "bad_words_ids", "begin_suppress_tokens",
+    "bos_token_id", "cache_implementation", "chunk_size_feed_forward", "decoder_start_token_id",
+    "diversity_penalty", "do_sample", "dtype", "early_stopping", "embd_pdrop", "encoder_no_repeat_ngram_size",
+    "eos_token_id", "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id",
+    "gradient_checkpointing", "hidden_dropout", "id2label", "initializer_range", "is_decoder",
+    "is_llama_config", "label2id", "length_penalty", "max_length", "max_sequence_length", "min_length",
+    "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels", "num_return_sequences",
+    "output_attentions", "output_hidden_states", "output_scores", "pad_token_id", "prefix", "problem_type",
+    "remove_invalid_values", "repetition_penalty", "resid_pdrop", "return_dict", "return_dict_in_generate",
+    "sep_token_id", "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss",
+    "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript", "transformers.js_config",
+    "transformers_version", "typical_p", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache",
+})
+# fmt: on
+"""Keys that say something about training, bookkeeping or how to sample, and nothing about the forward pass."""
+
 
 @dataclass(frozen=True, slots=True)
 class HfDefaults:
@@ -171,7 +190,7 @@ def windows_of(fields: Fields, count: int, window: int | None, default_types: li
     if not isinstance(types, list) or len(types) != count or not all(isinstance(t, str) and t in known for t in types):
         raise fields.refusal("layer_types", types, f"full_attention or sliding_attention for each of {count} layers")
     if window is None and "sliding_attention" in types:
-        raise UnsupportedModelError("config.json has layers of sliding_attention, but no sliding_window")
+        raise UnsupportedModelError("config.json has layers of sliding_attention, but no sliding_window that is used")
     return [known[kind] for kind in types]
 
 

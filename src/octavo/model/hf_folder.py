@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -21,10 +20,6 @@ from octavo.model.spec import ModelSpec
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-
-_LM_HEAD = "lm_head.weight"
-_IGNORED = re.compile(r"rotary_emb\.inv_freq$")
-"""A buffer that old checkpoints store; the configuration says the same, so it is not read."""
 
 
 class HfFolder(ModelSource):
@@ -112,21 +107,22 @@ class HfFolder(ModelSource):
 
     @cached_property
     def _slots(self) -> dict[TensorKey, StoredAt]:
-        names = architecture_named(self.spec.architecture).hf_tensors
+        architecture = architecture_named(self.spec.architecture)
         stored = {name: file.tensors[name].shape for name, file in self._stored.items()}
         if self.spec.tie_word_embeddings:
-            stored.pop(_LM_HEAD, None)
-        return find_slots(str(self._folder), self.spec, names, stored, _IGNORED)
+            stored.pop(architecture.hf_lm_head, None)
+        return find_slots(str(self._folder), self.spec, architecture.hf_tensors, stored, architecture.hf_ignored)
 
     def _check_tied_copy(self) -> None:
         """A tied model may store its embedding twice; two that differ would mean it is not tied."""
-        copy = self._stored.get(_LM_HEAD)
+        lm_head = architecture_named(self.spec.architecture).hf_lm_head
+        copy = self._stored.get(lm_head)
         if not self.spec.tie_word_embeddings or copy is None:
             return
         name = self._slots["embed", -1].name
-        if not np.array_equal(copy.read(_LM_HEAD), self._stored[name].read(name)):
+        if not np.array_equal(copy.read(lm_head), self._stored[name].read(name)):
             raise WeightsError(
-                f"{self._folder}: config.json ties lm_head to the embedding, but {_LM_HEAD} is not {name}"
+                f"{self._folder}: config.json ties lm_head to the embedding, but {lm_head} is not {name}"
             )
 
 

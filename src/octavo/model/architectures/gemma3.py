@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from octavo.model.architecture import Architecture, GgufExtras
@@ -16,10 +18,11 @@ from octavo.model.architectures.gemma2 import (
 )
 from octavo.model.fields import Fields
 from octavo.model.gguf_fields import window_of, windows_from_gguf
-from octavo.model.hf_fields import HfDefaults, rope_from_hf
+from octavo.model.hf_fields import HARMLESS, HfDefaults, rope_from_hf
 from octavo.model.spec import LayerSpec, ModelSpec, RopeSpec
 
 _NAME = "Gemma3ForCausalLM"
+_WITH_IMAGES = "Gemma3ForConditionalGeneration"
 _PERIOD = 6
 """Every so many layers one sees all keys."""
 _LOCAL_THETA = 10_000.0
@@ -27,6 +30,15 @@ _LAYERS_OF_27B = 62
 _DEFAULTS = HfDefaults(
     max_position_embeddings=131_072, num_kv_heads=4, head_dim=256, tie_word_embeddings=True, rope_theta=1_000_000.0
 )
+_TEXT_DEFAULTS: Mapping[str, Any] = {
+    "vocab_size": 262_208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+}
+"""What transformers takes for keys that the text part of published configurations leaves out."""
+_OF_IMAGES = ("vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index")
 
 
 def _from_hf(fields: Fields) -> ModelSpec:
@@ -40,6 +52,22 @@ def _from_hf(fields: Fields) -> ModelSpec:
         qk_norm="head",
         logit_softcap=soft_cap(fields, "final_logit_softcapping", None),
     )
+
+
+def _from_hf_with_images(fields: Fields) -> ModelSpec:
+    """The text part of a model that sees images too. No request to Octavo has one, so the rest is never needed."""
+    for key in _OF_IMAGES:
+        fields.get(key)
+    text = fields.get("text_config") or {}
+    if not isinstance(text, Mapping):
+        raise fields.refusal("text_config", text, "the configuration of the text part")
+    tied = fields.flag("tie_word_embeddings", True)
+    inner = Fields({**_TEXT_DEFAULTS, **text}, "config.json, text_config,")
+    inner.only("model_type", "gemma3_text")
+    inner.only("tie_word_embeddings", tied)
+    spec = _from_hf(inner)
+    inner.refuse_rest(HARMLESS)
+    return replace(spec, architecture=_WITH_IMAGES, tie_word_embeddings=tied)
 
 
 def _hf_layers(fields: Fields, count: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
@@ -105,4 +133,16 @@ ARCHITECTURE = Architecture(
     gguf_name="gemma3",
     from_gguf=_from_gguf,
     gguf_layer=GEMMA_GGUF_LAYER,
+)
+
+TEXT_OF_IMAGES = Architecture(
+    name=_WITH_IMAGES,
+    model_type="gemma3",
+    example="Gemma 3 4B, 12B, 27B",
+    features="the text part of a model that sees images; its other weights are not read",
+    refuses="images, bidirectional attention, soft caps of scores",
+    from_hf=_from_hf_with_images,
+    hf_layer=GEMMA_HF_LAYER,
+    hf_prefix="language_model.",
+    hf_ignored=re.compile(r"^(vision_tower|multi_modal_projector)\."),
 )

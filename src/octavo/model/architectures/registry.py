@@ -12,6 +12,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     qwen3.ARCHITECTURE,
     gemma2.ARCHITECTURE,
     gemma3.ARCHITECTURE,
+    gemma3.TEXT_OF_IMAGES,
     phi3.ARCHITECTURE,
     olmo2.ARCHITECTURE,
     smollm3.ARCHITECTURE,
