@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +11,6 @@ import gguf
 import numpy as np
 
 Metadata = dict[str, Any]
-
-_WHOLE_MODEL = {
-    "model.embed_tokens.weight": "token_embd.weight",
-    "model.norm.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight",
-}
-_LAYER = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
 
 
 def _nothing(config: Any) -> Metadata:
@@ -46,7 +27,6 @@ class Family:
 
     like_llama: bool = False
     own_keys: Callable[[Any], Metadata] = _nothing
-    layer: Mapping[str, str] = field(default_factory=lambda: _LAYER)
 
 
 def _granite(config: Any) -> Metadata:
@@ -116,7 +96,7 @@ def write_gguf(
     for key, value in metadata.items():
         if key != "general.architecture":
             _add(writer, key, value)
-    for name, array in _tensors(model, FAMILIES[metadata["general.architecture"]]):
+    for name, array in _tensors(model, metadata["general.architecture"]):
         kind = gguf.GGMLQuantizationType[storage if array.ndim > 1 else "F32"]
         writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
     for name, array in (extra or {}).items():
@@ -128,20 +108,18 @@ def write_gguf(
     return path
 
 
-def _tensors(model: Any, family: Family) -> Iterator[tuple[str, np.ndarray]]:
+def _tensors(model: Any, architecture: str) -> Iterator[tuple[str, np.ndarray]]:
     config = model.config
-    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads} if family.like_llama else {}
+    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
+    number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
     for name, weight in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         array = weight.float().numpy()
-        if name in _WHOLE_MODEL:
-            yield _WHOLE_MODEL[name], array
-            continue
-        _, _, layer, rest = name.split(".", 3)
-        part, kind = rest.rsplit(".", 1)
-        part = family.layer[part]
-        yield f"blk.{layer}.{part}.{kind}", _paired(array, heads[part]) if part in heads else array
+        name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        part = name.split(".")[-2]
+        yield name, _paired(array, heads[part]) if FAMILIES[architecture].like_llama and part in heads else array
 
 
 def _paired(array: np.ndarray, heads: int) -> np.ndarray:
