@@ -1,0 +1,47 @@
+"""What holds for every architecture: defaults are those of transformers, unknown keys are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hf_configs import config_of, reference, windows, windows_in
+
+from octavo.errors import UnsupportedModelError
+from octavo.model.architecture import Architecture
+from octavo.model.architectures.registry import ARCHITECTURES
+from octavo.model.hf_config import spec_from_hf_config
+
+FLAT = [
+    architecture for architecture in ARCHITECTURES if architecture.name != "Gemma3ForConditionalGeneration"
+]  # which keeps its text model's settings in a table of their own
+
+
+@pytest.mark.parametrize("left_out", ["num_key_value_heads", "head_dim", None])
+@pytest.mark.parametrize("architecture", FLAT, ids=lambda architecture: architecture.name)
+def test_missing_keys_have_the_defaults_of_transformers(architecture: Architecture, left_out: str | None) -> None:
+    config = config_of(architecture.name, hidden_size=1024)
+    if left_out is not None:
+        del config[left_out]
+    whole, spec = reference(config), spec_from_hf_config(config)
+    assert spec == spec_from_hf_config(whole.to_dict())
+    assert spec.num_kv_heads == whole.num_key_value_heads
+    assert spec.head_dim == getattr(whole, "head_dim", None) or 1024 // 32
+    assert spec.norm_eps == whole.rms_norm_eps
+    assert spec.tie_word_embeddings == whole.tie_word_embeddings
+    assert spec.max_position_embeddings == whole.max_position_embeddings
+    assert windows(spec) == windows_in(whole)
+
+
+@pytest.mark.parametrize("settings", [{"num_local_experts": 8}, {"unheard_of": 1}, {"mlp_bias": True}], ids=str)
+@pytest.mark.parametrize("architecture", FLAT, ids=lambda architecture: architecture.name)
+def test_a_setting_nobody_asked_for_is_refused(architecture: Architecture, settings: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedModelError, match=" to ".join(str(word) for word in next(iter(settings.items())))):
+        spec_from_hf_config(config_of(architecture.name, **settings))
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen3", "SmolLM3", "Granite"])
+def test_attention_biases_are_a_setting(family: str) -> None:
+    for setting in (True, False):
+        spec = spec_from_hf_config(config_of(f"{family}ForCausalLM", attention_bias=setting))
+        assert (spec.qkv_bias, spec.o_bias) == (setting, setting)
