@@ -96,7 +96,7 @@ def phi3(make_gguf: Callable[..., Any], sentencepiece_fields: dict[str, Any]) ->
     kept = len(sentencepiece_fields["tokens"]) - 2
     fields = {key: value[:kept] if isinstance(value, list) else value for key, value in sentencepiece_fields.items()}
     fields["tokens"] = [*fields["tokens"], *PHI3_TOKENS]
-    fields["token_type"] = [*fields["token_type"], *[3] * len(PHI3_TOKENS)]
+    fields["token_type"] = [3, *fields["token_type"][1:], *[3] * len(PHI3_TOKENS)]  # "<unk>" is one as well
     fields["scores"] = [*fields["scores"], *[-1000.0] * len(PHI3_TOKENS)]
     return as_published(make_gguf(fields, "phi3"), "phi3")
 
