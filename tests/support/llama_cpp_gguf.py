@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,10 +39,25 @@ def _granite(config: Any) -> Metadata:
     }
 
 
+def _phi3(config: Any) -> Metadata:
+    rotary, first = config.rope_parameters, config.original_max_position_embeddings
+    keys: Metadata = {
+        "rope.scaling.original_context_length": first,
+        "rope.dimension_count": int(rotary["partial_rotary_factor"] * config.hidden_size) // config.num_attention_heads,
+        "attention.sliding_window": config.sliding_window or 0,
+    }
+    if "long_factor" in rotary:
+        longer = config.max_position_embeddings / first
+        keys["rope.scaling.attn_factor"] = math.sqrt(1 + math.log(longer) / math.log(first))
+    return keys
+
+
 FAMILIES: dict[str, Family] = {
     "llama": Family(like_llama=True),
     "qwen2": Family(),
     "qwen3": Family(),
+    "phi3": Family(own_keys=_phi3),
+    "olmo2": Family(),
     "smollm3": Family(like_llama=True),
     "granite": Family(like_llama=True, own_keys=_granite),
 }
@@ -120,6 +136,10 @@ def _tensors(model: Any, architecture: str) -> Iterator[tuple[str, np.ndarray]]:
         name = names.get_name(name, try_suffixes=(".weight", ".bias"))
         part = name.split(".")[-2]
         yield name, _paired(array, heads[part]) if FAMILIES[architecture].like_llama and part in heads else array
+    for length in ("long", "short"):
+        factors = config.rope_parameters.get(f"{length}_factor")
+        if factors is not None:
+            yield f"rope_factors_{length}.weight", np.array(factors, np.float32)
 
 
 def _paired(array: np.ndarray, heads: int) -> np.ndarray:

@@ -1,22 +1,15 @@
-"""OLMo 2's GGUF files against its folders, and what is refused."""
+"""OLMo 2's norms, and what is refused."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from converted import write_converted
-from random_models import random_model
-from transformers import Olmo2Config
 
 from octavo.errors import UnsupportedModelError
 from octavo.model.architecture import GgufExtras
 from octavo.model.gguf_metadata import spec_from_gguf
-from octavo.model.gguf_source import GgufSource
 from octavo.model.hf_config import spec_from_hf_config
-from octavo.model.hf_folder import HfFolder
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Olmo2ForCausalLM"],
@@ -51,18 +44,6 @@ def test_norms_stand_after_each_half_and_over_all_heads() -> None:
     shapes = spec.tensor_shapes()
     assert (shapes["q_norm", 0], shapes["k_norm", 0]) == ((64,), (32,))
     assert spec_from_hf_config(CONFIG | {"attention_bias": True}).o_bias
-
-
-def test_a_gguf_file_and_a_folder_of_one_model_hold_the_same(tmp_path: Path) -> None:
-    model = random_model(Olmo2Config(**CONFIG, pad_token_id=None, eos_token_id=2))
-    model.save_pretrained(tmp_path / "folder")
-    source = GgufSource(write_converted(tmp_path / "m.gguf", model, METADATA), "gguf")
-    folder = HfFolder(tmp_path / "folder", "folder")
-    assert source.spec == folder.spec
-    ours, theirs = (list(each.tensors()) for each in (source, folder))
-    assert [(t.slot, t.layer) for t in ours] == [(t.slot, t.layer) for t in theirs]
-    for mine, other in zip(ours, theirs, strict=True):
-        np.testing.assert_array_equal(mine.bits, other.bits)
 
 
 @pytest.mark.parametrize(

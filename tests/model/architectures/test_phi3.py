@@ -1,15 +1,14 @@
-"""Phi-3's configuration, against transformers' own reading of it, and its GGUF files against its folders."""
+"""Phi-3's configuration, against transformers' own reading of it, and the metadata of its GGUF files."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from converted import write_converted
+from llama_cpp_gguf import write_gguf
 from random_models import random_model
 from transformers import Phi3Config
 from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
@@ -177,41 +176,6 @@ def test_what_cannot_be_followed_is_refused_by_name(
     assert not recwarn.list
 
 
-@pytest.mark.parametrize(
-    ("config", "metadata", "factors"),
-    [
-        (CONFIG, {}, {}),
-        (
-            LONGER,
-            {
-                "phi3.context_length": 8192,
-                "phi3.rope.scaling.original_context_length": 256,
-                "phi3.rope.scaling.attn_factor": math.sqrt(1 + math.log(8192 / 256) / math.log(256)),
-                "phi3.rope.dimension_count": 12,
-                "phi3.attention.sliding_window": 262144,
-            },
-            {"rope_factors_long.weight": LONG, "rope_factors_short.weight": SHORT},
-        ),
-    ],
-    ids=["plain", "longrope"],
-)
-def test_a_gguf_file_and_a_folder_of_one_model_hold_the_same(
-    config: dict[str, Any], metadata: dict[str, Any], factors: dict[str, list[float]], tmp_path: Path
-) -> None:
-    own = {key: value for key, value in config.items() if key not in ("architectures", "auto_map")}
-    own["rope_scaling"] = dict(own.get("rope_scaling", {})) or None
-    model = random_model(Phi3Config(**own))
-    model.save_pretrained(tmp_path / "folder")
-    file = write_converted(tmp_path / "m.gguf", model, METADATA | metadata, factors)
-    source, folder = GgufSource(file, "gguf"), HfFolder(tmp_path / "folder", "folder")
-    assert source.spec == folder.spec
-    assert source.spec.digest() == folder.spec.digest()
-    ours, theirs = (list(each.tensors()) for each in (source, folder))
-    assert [(t.slot, t.layer) for t in ours] == [(t.slot, t.layer) for t in theirs]
-    for mine, other in zip(ours, theirs, strict=True):
-        np.testing.assert_array_equal(mine.bits, other.bits)
-
-
 def test_fused_tensors_are_cut_where_transformers_cuts_them(tmp_path: Path) -> None:
     model = random_model(Phi3Config(**{key: value for key, value in CONFIG.items() if key != "architectures"}))
     model.save_pretrained(tmp_path)
@@ -225,7 +189,7 @@ def test_fused_tensors_are_cut_where_transformers_cuts_them(tmp_path: Path) -> N
 
 def test_a_fused_tensor_of_the_wrong_height_is_refused(tmp_path: Path) -> None:
     model = random_model(Phi3Config(**{key: value for key, value in CONFIG.items() if key != "architectures"}))
-    file = write_converted(tmp_path / "m.gguf", model, METADATA | {"phi3.attention.head_count_kv": 1})
+    file = write_gguf(model, tmp_path / "m.gguf", METADATA | {"phi3.attention.head_count_kv": 1})
     with pytest.raises(WeightsError, match=r"attn_qkv\.weight has shape \[128, 64\].*\[96, 64\]"):
         GgufSource(file, "m").check()
 
