@@ -7,7 +7,7 @@ was drawn from is recorded under that name. Two runs are the same if they record
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -183,7 +183,10 @@ def _spec(
     tied: bool,
     *,
     rotated: int | None = None,
+    local_theta: float = 10_000.0,
+    unrotated: Collection[int] = (),
 ) -> ModelSpec:
+    whole, local = (RopeSpec(theta=theta, dim=rotated or head_dim) for theta in (10_000.0, local_theta))
     return ModelSpec(
         architecture="LlamaForCausalLM",
         vocab_size=331,
@@ -196,7 +199,10 @@ def _spec(
         tie_word_embeddings=tied,
         max_position_embeddings=4096,
         attention_scale=head_dim**-0.5,
-        layers=tuple(LayerSpec(window, RopeSpec(theta=10_000.0, dim=rotated or head_dim)) for window in windows),
+        layers=tuple(
+            LayerSpec(window, None if index in unrotated else local if window else whole)
+            for index, window in enumerate(windows)
+        ),
     )
 
 
@@ -209,6 +215,26 @@ SHAPES = {
     "post-normed, half rotated": replace(
         _spec(5, 1, 32, 82, 70, [None, None], False, rotated=16), norms="post", qk_norm="full", o_bias=True
     ),
+    "soft-capped, two rotary bases": replace(
+        _spec(6, 2, 16, 74, 66, [24, 40, None, 24, None], True, local_theta=300.0),
+        norms="both",
+        norm_offset=1.0,
+        qk_norm="head",
+        activation="gelu_tanh",
+        attention_softcap=2.0,
+        logit_softcap=3.0,
+        embed_scale=74**0.5,
+    ),
+    "biased, one layer unrotated": replace(
+        _spec(6, 2, 32, 86, 70, [None, 40, None], False, unrotated=(1,)), qkv_bias=True, o_bias=True, qk_norm="head"
+    ),
+    "scaled": replace(
+        _spec(9, 3, 16, 78, 90, [None, None], True),
+        embed_scale=3.0,
+        attention_scale=0.3,
+        residual_scale=0.4,
+        logit_scale=0.2,
+    ),
 }
 """Small models of odd sizes: a panel is 64 outputs, a row tile 6 rows, a key tile 64 keys, and none of these fits."""
 
@@ -218,7 +244,12 @@ def random_weights(spec: ModelSpec) -> Iterable[tuple[str, int, np.ndarray]]:
     rng = np.random.default_rng(17)
     for (slot, layer), shape in spec.tensor_shapes().items():
         values = rng.standard_normal(shape, np.float32)
-        values = 1 + 0.1 * values if len(shape) == 1 else values * np.float32(1.5 * shape[-1] ** -0.5)
+        if slot.endswith("norm"):
+            values = 1 - spec.norm_offset + 0.1 * values
+        elif slot.endswith("bias"):
+            values = 0.5 * values
+        else:
+            values = values * 1.5 * shape[-1] ** -0.5
         yield slot, layer, (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
 
 
