@@ -23,11 +23,13 @@ class Family:
     """What the converter does with one kind of model.
 
     ``like_llama``: it is converted as a Llama is: rows of q and k that rotate together stand side by side, and the
-    sizes of vocabulary and rotation are written down. ``own_keys``: without the architecture's name in front.
+    sizes of vocabulary and rotation are written down. ``own_keys``: without the architecture's name in front; ``None``
+    for a key that is left out. ``norm_offset``: what a norm adds to its weight; the file holds the sum.
     """
 
     like_llama: bool = False
     own_keys: Callable[[Any], Metadata] = _nothing
+    norm_offset: float = 0.0
 
 
 def _granite(config: Any) -> Metadata:
@@ -52,22 +54,41 @@ def _phi3(config: Any) -> Metadata:
     return keys
 
 
+def _gemma2(config: Any) -> Metadata:
+    return {
+        "attn_logit_softcapping": config.attn_logit_softcapping,
+        "final_logit_softcapping": config.final_logit_softcapping,
+        "attention.sliding_window": config.sliding_window,
+        "rope.freq_base": None,
+    }
+
+
+def _gemma3(config: Any) -> Metadata:
+    return {
+        "attention.sliding_window": config.sliding_window,
+        "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
+    }
+
+
 FAMILIES: dict[str, Family] = {
     "llama": Family(like_llama=True),
     "qwen2": Family(),
     "qwen3": Family(),
+    "gemma2": Family(own_keys=_gemma2, norm_offset=1.0),
+    "gemma3": Family(own_keys=_gemma3, norm_offset=1.0),
     "phi3": Family(own_keys=_phi3),
     "olmo2": Family(),
     "smollm3": Family(like_llama=True),
     "granite": Family(like_llama=True, own_keys=_granite),
 }
-"""By ``general.architecture``, which is transformers' model_type for all of these."""
+"""By ``general.architecture``."""
 
 
 def metadata_of(config: Any) -> Metadata:
     """The metadata that the converter makes of a transformers configuration, and a tokenizer of nameless tokens."""
-    name = config.model_type
+    name = config.model_type.removesuffix("_text")
     family = FAMILIES[name]
+    rotary = config.rope_parameters.get("full_attention", config.rope_parameters)
     head_dim = getattr(config, "head_dim", None)
     keys: Metadata = {
         "block_count": config.num_hidden_layers,
@@ -77,10 +98,10 @@ def metadata_of(config: Any) -> Metadata:
         "attention.head_count": config.num_attention_heads,
         "attention.head_count_kv": config.num_key_value_heads,
         "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
-        "rope.freq_base": float(config.rope_parameters["rope_theta"]),
+        "rope.freq_base": float(rotary["rope_theta"]),
     }
-    if config.rope_parameters["rope_type"] == "linear":
-        keys |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(config.rope_parameters["factor"])}
+    if rotary["rope_type"] == "linear":
+        keys |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(rotary["factor"])}
     if head_dim is not None:
         keys |= {"attention.key_length": head_dim, "attention.value_length": head_dim}
     if family.like_llama:
@@ -90,7 +111,7 @@ def metadata_of(config: Any) -> Metadata:
     tokens = [f"<{i}>" for i in range(config.vocab_size)]
     return {
         "general.architecture": name,
-        **{f"{name}.{key}": value for key, value in keys.items()},
+        **{f"{name}.{key}": value for key, value in keys.items() if value is not None},
         "tokenizer.ggml.tokens": tokens,
     }
 
@@ -135,6 +156,8 @@ def _tensors(model: Any, architecture: str) -> Iterator[tuple[str, np.ndarray]]:
         array = weight.float().numpy()
         name = names.get_name(name, try_suffixes=(".weight", ".bias"))
         part = name.split(".")[-2]
+        if part.endswith("norm"):
+            array = array + np.float32(FAMILIES[architecture].norm_offset)
         yield name, _paired(array, heads[part]) if FAMILIES[architecture].like_llama and part in heads else array
     for length in ("long", "short"):
         factors = config.rope_parameters.get(f"{length}_factor")

@@ -154,3 +154,13 @@ MODELS: dict[str, Maker] = {
     "olmo 2": _model(Olmo2Config, **_GQA, attention_bias=True),
 }
 """By name. Contexts are 300 tokens: a window has to be smaller to be seen, and longrope has two sides of that."""
+
+FOR_GGUF: dict[str, Maker] = {
+    "gemma 2, scores by head_dim": _model(Gemma2Config, **_GQA, **{**_GEMMA2, "query_pre_attn_scalar": 32}),
+    "gemma 3, every sixth layer full": _model(
+        Gemma3TextConfig,
+        **_GQA,
+        **{**_GEMMA3, "query_pre_attn_scalar": 32, "sliding_window_pattern": 6, "num_hidden_layers": 7},
+    ),
+}
+"""Like those above, as far as a GGUF file can say it: it has no key for what is meant here."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import llama_cpp_gguf
 import numpy as np
 import pytest
-from random_models import MODELS
+from random_models import FOR_GGUF, MODELS
 
 from octavo.model.base import ModelSource, TensorKey
 from octavo.model.gguf_source import GgufSource
@@ -36,9 +36,9 @@ def read(source: ModelSource) -> dict[TensorKey, np.ndarray]:
     return {(slot, layer): bits for slot, layer, bits in source.tensors()}
 
 
-@pytest.mark.parametrize("name", SAME)
+@pytest.mark.parametrize("name", [*SAME, *FOR_GGUF])
 def test_a_gguf_file_and_a_folder_of_one_model_hold_the_same(name: str, tmp_path: Path) -> None:
-    model = MODELS[name]()
+    model = (MODELS | FOR_GGUF)[name]()
     model.save_pretrained(tmp_path / "folder")
     source = GgufSource(llama_cpp_gguf.write_gguf(model, tmp_path / "m.gguf"), "m")
     folder = HfFolder(tmp_path / "folder", "folder")
