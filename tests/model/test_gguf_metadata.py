@@ -8,13 +8,22 @@ from octavo.model.architecture import GgufExtras
 from octavo.model.gguf_metadata import spec_from_gguf
 from octavo.model.hf_config import spec_from_hf_config
 
+YARN: dict[str, Any] = {
+    "llama.rope.scaling.type": "yarn",
+    "llama.rope.scaling.factor": 4.0,
+    "llama.rope.scaling.original_context_length": 64,
+}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"general.architecture": "mamba"}, "'mamba' is not supported; Octavo runs llama"),
     ({"general.architecture": ["llama"]}, r"\['llama'\] is not supported"),
     ({"general.type": "adapter"}, "general.type to 'adapter'"),
     ({"split.count": 3}, "split.count to 3"),
     ({"llama.expert_count": 8}, "llama.expert_count to 8"),
-    ({"llama.rope.scaling.type": "yarn"}, "scaling.type to 'yarn'"),
+    ({"llama.rope.scaling.type": "longrope"}, "scaling.type to 'longrope'"),
+    ({**YARN, "llama.rope.scaling.yarn_ext_factor": 0.5}, "yarn_ext_factor to 0.5"),
+    ({**YARN, "llama.rope.scaling.yarn_attn_factor": 1.0}, "yarn_attn_factor to 1.0; Octavo needs 1.13"),
+    ({**YARN, "llama.rope.scaling.yarn_beta_fast": 16.0}, "yarn_beta_fast to 16.0"),
+    ({**YARN, "llama.rope.scaling.yarn_log_multiplier": 0.1}, "yarn_log_multiplier"),
     ({"llama.rope.scaling.attn_factor": 2.0}, "attn_factor to 2.0"),
     ({"llama.rope.dimension_count": 8}, "dimension_count to 8"),
     ({"llama.attention.value_length": 32}, "value_length to 32"),
@@ -68,6 +77,15 @@ def test_keys_outside_the_architecture_are_about_other_things(metadata):
 def test_every_way_to_write_linear_scaling_is_followed(metadata, change):
     rope = spec_from_gguf(metadata | change, GgufExtras(True)).ropes[0]
     assert (rope.kind, rope.factor) == ("linear", 2.0)
+
+
+@pytest.mark.parametrize(
+    "stated", [{}, {"llama.rope.scaling.yarn_attn_factor": float(np.float32(1 + 0.1 * np.log(4)))}]
+)
+def test_yarn_is_followed_as_in_a_configuration(config, metadata, stated):
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    wanted = spec_from_hf_config(config | {"rope_scaling": scaling})
+    assert spec_from_gguf(metadata | YARN | stated, GgufExtras(True)) == wanted
 
 
 def test_a_scaling_type_of_none_switches_the_factor_off(metadata):

@@ -18,6 +18,17 @@ LLAMA3 = {
     "original_max_position_embeddings": 8192,
 }
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+SCALINGS = [
+    {"rope_type": "linear", "factor": 4.0},
+    LLAMA3,
+    YARN,
+    YARN | {"original_max_position_embeddings": 64, "beta_fast": 8.0, "beta_slow": 2, "attention_factor": 0.75},
+    YARN | {"truncate": False, "mscale": 0.707, "mscale_all_dim": 1.0},
+    YARN | {"factor": 1, "mscale": 0.707},
+    YARN | {"original_max_position_embeddings": 2},
+]
+
 PINNED = "13cb8cd5a86352366f8c27b11c78f12c1d3da055dec55e5113d436e884e9708f"
 
 
@@ -53,7 +64,7 @@ def test_digest_covers_what_is_computed_and_nothing_else(config):
         assert dataclasses.replace(spec, **change).digest() != spec.digest()
 
 
-@pytest.mark.parametrize("scaling", [{"rope_type": "linear", "factor": 4.0}, LLAMA3], ids=lambda s: s["rope_type"])
+@pytest.mark.parametrize("scaling", SCALINGS, ids=lambda s: s["rope_type"])
 @pytest.mark.parametrize(("head_dim", "theta"), [(64, 500000.0), (128, 10000.0), (16, 123456.7)])
 def test_inverse_frequencies_are_those_of_transformers(config, scaling, head_dim, theta):
     config |= {"rope_theta": theta, "head_dim": head_dim, "max_position_embeddings": 131072}
@@ -62,10 +73,10 @@ def test_inverse_frequencies_are_those_of_transformers(config, scaling, head_dim
     reference = transformers.LlamaConfig(**settings, rope_scaling=dict(scaling))
     config["rope_scaling"] = dict(scaling)
     expected, factor = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](reference, torch.device("cpu"))
-    assert factor == 1.0
     # Both work in float32: their powers differ by an ulp or two (1.2e-7 each), and scaling rounds again.
-    ours = spec_from_hf_config(config).ropes[0].inv_freq()
-    np.testing.assert_allclose(ours, expected.numpy(), rtol=6e-7)
+    ours = spec_from_hf_config(config).ropes[0]
+    np.testing.assert_allclose(ours.inv_freq(), expected.numpy(), rtol=6e-7)
+    assert ours.scale == factor
 
 
 def test_frequency_factors_divide_each_frequency():

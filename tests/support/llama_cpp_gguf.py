@@ -100,8 +100,10 @@ def metadata_of(config: Any) -> Metadata:
         "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
         "rope.freq_base": float(rotary["rope_theta"]),
     }
-    if rotary["rope_type"] == "linear":
-        keys |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(rotary["factor"])}
+    if rotary["rope_type"] in ("linear", "yarn"):
+        keys |= {"rope.scaling.type": rotary["rope_type"], "rope.scaling.factor": float(rotary["factor"])}
+    if rotary["rope_type"] == "yarn":
+        keys["rope.scaling.original_context_length"] = rotary["original_max_position_embeddings"]
     if head_dim is not None:
         keys |= {"attention.key_length": head_dim, "attention.value_length": head_dim}
     if family.like_llama:

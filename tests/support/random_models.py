@@ -62,6 +62,7 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+_YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 64}
 _GQA = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32, "hidden_size": 90, "intermediate_size": 130}
 _GEMMA2 = {
     "num_hidden_layers": 4,
@@ -124,6 +125,7 @@ MODELS: dict[str, Maker] = {
     ),
     "attention biases": _model(LlamaConfig, **_GQA, attention_bias=True),
     "llama3 rope": _model(LlamaConfig, **_GQA, rope_parameters=_LLAMA3),
+    "yarn rope": _model(LlamaConfig, **_GQA, rope_parameters=_YARN),
     "linear rope": _model(
         LlamaConfig, **_GQA, rope_parameters={"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}
     ),

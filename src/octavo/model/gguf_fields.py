@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from octavo.errors import UnsupportedModelError
 from octavo.model.architecture import GgufExtras
-from octavo.model.fields import Fields
-from octavo.model.rotary import Rotary, longrope
+from octavo.model.fields import Fields, float32_as_written
+from octavo.model.rotary import Rotary, longrope, yarn
 from octavo.model.spec import MAX_LAYERS, LayerSpec, ModelSpec, RopeSpec
 
 GgufLayers = Callable[[int, RopeSpec], tuple[LayerSpec, ...]]
@@ -57,7 +55,7 @@ def spec_from_gguf_fields(
         "max_position_embeddings": fields.integer("context_length"),
     }
     if "attention_scale" not in choices:
-        fields.only("attention.scale", 0.0, float(str(np.float32(head_dim**-0.5))))
+        fields.only("attention.scale", 0.0, float32_as_written(head_dim**-0.5))
         described["attention_scale"] = head_dim**-0.5
     fields.only("rope.dimension_count", rotary_dim or head_dim)
     rotary = rotary_from_gguf(fields, extras, rotary_dim or head_dim)
@@ -126,22 +124,42 @@ def rotary_from_gguf(fields: Fields, extras: GgufExtras, dim: int) -> Rotary:
 
 
 def rope_from_gguf(fields: Fields, extras: GgufExtras, dim: int) -> RopeSpec:
-    """The rotary embedding of a file that has one: plain, linear, or with a factor for each frequency."""
+    """The rotary embedding of a file that has one: plain, linear, YaRN, or with a factor for each frequency."""
     theta = fields.number("rope.freq_base", 10_000.0)
     # As in llama.cpp: a factor without a type means linear.
-    fields.only("rope.scaling.type", "none", "linear")
+    fields.only("rope.scaling.type", "none", "linear", "yarn")
     fields.only("rope.scaling.attn_factor", 0.0, 1.0)
     kind = fields.get("rope.scaling.type") or "linear"
     given = [key for key in _LINEAR_FACTORS if fields.get(key)]
-    factor = fields.number(given[0]) if given and kind == "linear" else 1.0
+    factor = fields.number(given[0]) if given and kind != "none" else 1.0
     factors = extras.freq_factors.get("rope_freqs")
+    if factors is None and kind == "yarn":
+        return _yarn(fields, theta, dim, factor)
     if factors is None:
         return RopeSpec(theta=theta, dim=dim, kind="default" if factor == 1.0 else "linear", factor=factor)
     if factor != 1.0:
         raise UnsupportedModelError(
-            f"the GGUF file has both rope_freqs.weight and a linear rotary factor {factor}; Octavo does one"
+            f"the GGUF file has both rope_freqs.weight and a {kind} rotary factor {factor}; Octavo does one"
         )
     return RopeSpec(theta=theta, dim=dim, kind="factors", freq_factors=tuple(map(float, factors)))
+
+
+def _yarn(fields: Fields, theta: float, dim: int, factor: float) -> RopeSpec:
+    """YaRN as both llama.cpp and transformers do it; the former follows other settings for a few families only."""
+    rope = yarn(
+        theta,
+        dim,
+        factor=factor,
+        original=fields.integer("rope.scaling.original_context_length", fields.integer("context_length")),
+    )
+    for key, usual in (
+        ("ext_factor", 1.0),
+        ("attn_factor", float32_as_written(rope.scale)),
+        ("beta_fast", 32.0),
+        ("beta_slow", 1.0),
+    ):
+        fields.only(f"rope.scaling.yarn_{key}", usual)
+    return rope
 
 
 def _same_in_every_layer(fields: Fields, key: str, layers: int, default: int | None = None) -> int:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from octavo.errors import UnsupportedModelError
 from octavo.model.fields import Fields
+from octavo.model.rotary import yarn, yarn_scale
 from octavo.model.spec import MAX_LAYERS, LayerSpec, ModelSpec, RopeSpec
 
 T = TypeVar("T")
@@ -139,7 +140,8 @@ def rope_from_table(table: Fields, theta: float, dim: int, original: int, *, sha
     """
     kind = rope_type(table)
     table.only("partial_rotary_factor", share)
-    table.only("attention_factor", 1)
+    if kind != "yarn":
+        table.only("attention_factor", 1)
     if kind == "default":
         table.only("factor", 1)
         rope = RopeSpec(theta=theta, dim=dim)
@@ -157,12 +159,32 @@ def rope_from_table(table: Fields, theta: float, dim: int, original: int, *, sha
         )
         if rope.high_freq_factor <= rope.low_freq_factor:
             raise table.refusal("high_freq_factor", rope.high_freq_factor, "more than low_freq_factor")
+    elif kind == "yarn":
+        rope = _yarn(table, theta, dim, original)
     else:
         raise UnsupportedModelError(
-            f"{table.where} asks for rotary scaling of type {kind!r}; Octavo does default, linear and llama3"
+            f"{table.where} asks for rotary scaling of type {kind!r}; Octavo does default, linear, llama3 and yarn"
         )
     table.refuse_rest()
     return rope
+
+
+def _yarn(table: Fields, theta: float, dim: int, original: int) -> RopeSpec:
+    factor = table.number("factor")
+    numerator, denominator = (table.number(key) if table.get(key) else None for key in ("mscale", "mscale_all_dim"))
+    scale = yarn_scale(factor)
+    if numerator is not None and denominator is not None:
+        scale = yarn_scale(factor, numerator) / yarn_scale(factor, denominator)
+    return yarn(
+        theta,
+        dim,
+        factor=factor,
+        original=table.integer("original_max_position_embeddings", original),
+        beta_fast=table.number("beta_fast", 32.0),
+        beta_slow=table.number("beta_slow", 1.0),
+        truncate=table.flag("truncate", True),
+        scale=table.number("attention_factor", scale),
+    )
 
 
 def rope_type(table: Fields, older: Mapping[str, str] | None = None) -> Any:

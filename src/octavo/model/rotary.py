@@ -43,3 +43,50 @@ def longrope_scale(factor: float, original: int) -> float:
     if original < 2:
         raise UnsupportedModelError(f"longrope needs an original context of 2 tokens or more, not {original}")
     return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+
+
+def yarn(
+    theta: float,
+    dim: int,
+    *,
+    factor: float,
+    original: int,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+    truncate: bool = True,
+    scale: float | None = None,
+) -> RopeSpec:
+    """YaRN (Peng et al. 2023): slow frequencies divided by ``factor``, fast ones kept, those between blended.
+
+    Args:
+        original: the context before it was made ``factor`` times longer.
+        beta_fast: a frequency that turns more often than this within ``original`` is kept.
+        beta_slow: one that turns less often is divided.
+        truncate: whether the range of those between begins and ends at whole frequencies.
+        scale: of cosines and sines; by default the paper's, :func:`yarn_scale`.
+    """
+    try:
+        low, high = (
+            dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta)) for turns in (beta_fast, beta_slow)
+        )
+    except (ValueError, ZeroDivisionError) as error:
+        raise UnsupportedModelError(
+            f"YaRN cannot blend with rope_theta {theta}, beta_fast {beta_fast} and beta_slow {beta_slow}"
+        ) from error
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    width = high - low or 0.001
+    divided = [min(max((i - low) / width, 0.0), 1.0) for i in range(dim // 2)]
+    return RopeSpec(
+        theta,
+        dim,
+        kind="factors",
+        freq_factors=tuple(1 / (share / factor + 1 - share) for share in divided),
+        scale=yarn_scale(factor) if scale is None else scale,
+    )
+
+
+def yarn_scale(factor: float, weight: float = 1.0) -> float:
+    """By what YaRN multiplies cosines and sines where nothing else is said: 1 + 0.1 * weight * ln(factor)."""
+    return 1 + 0.1 * weight * math.log(factor) if factor > 1 else 1.0

@@ -90,7 +90,7 @@ def test_a_configuration_means_what_transformers_makes_of_it(config: dict[str, A
         ({"sliding_window": None}, "sliding_attention, but no sliding_window"),
         ({"sliding_window_pattern": 0}, "sliding_window_pattern to 0"),
         ({"rope_local_base_freq": -1}, "rope_local_base_freq to -1"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "'yarn'"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "'dynamic'"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, "rope_parameters, sets rope_type"),
         ({"rope_parameters": {"full_attention": 3}}, "rope_parameters to 3"),
         ({"rope_parameters": [1]}, r"rope_parameters to \[1\]"),

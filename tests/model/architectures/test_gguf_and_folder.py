@@ -18,6 +18,7 @@ SAME = [
     "mqa, odd sizes, tied",
     "attention biases",
     "linear rope",
+    "yarn rope",
     "qwen 2",
     "qwen 3",
     "qwen 3 with biases",

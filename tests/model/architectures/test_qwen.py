@@ -29,7 +29,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("Qwen2", {"layer_types": ["sliding_attention"] * 8}, "no sliding_window that is used"),
     ("Qwen2", {"layer_types": ["full_attention"] * 7}, "layer_types"),
     ("Qwen2", {"layer_types": ["linear_attention"] * 8}, "layer_types"),
-    ("Qwen2", {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "'yarn'"),
+    ("Qwen2", {"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "'dynamic'"),
     ("Qwen2", {"use_mrope": True}, "use_mrope to True"),
     ("Qwen3", {"attention_bias": 1}, "attention_bias to 1"),
     ("Qwen3", {"head_dim": 24}, "head_dim must be a multiple of 16"),

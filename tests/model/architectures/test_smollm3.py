@@ -33,7 +33,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"no_rope_layer_interval": 0}, "no_rope_layer_interval to 0"),
     ({"use_sliding_window": True, "sliding_window": -1}, "sliding_window to -1"),
     ({"sliding_window": 24, "layer_types": ["sliding_attention"] * 8}, "no sliding_window that is used"),
-    ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "'yarn'"),
+    ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "'dynamic'"),
 ]
 
 

@@ -30,6 +30,6 @@ ARCHITECTURE = Architecture(
     model_type="mistral",
     example="Mistral 7B v0.1 (window), v0.3, Nemo",
     features="sliding window in every layer, respected",
-    refuses="YaRN scaling",
+    refuses="",
     from_hf=_from_hf,
 )
