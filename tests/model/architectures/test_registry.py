@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 from hf_configs import config_of, reference, windows, windows_in
+from hypothesis import given
+from hypothesis import strategies as st
 
 from octavo.errors import UnsupportedModelError
 from octavo.model.architecture import Architecture
 from octavo.model.architectures.registry import ARCHITECTURES
 from octavo.model.hf_config import spec_from_hf_config
+from octavo.model.spec import ModelSpec
 
 FLAT = [
     architecture for architecture in ARCHITECTURES if architecture.name != "Gemma3ForConditionalGeneration"
@@ -45,3 +48,28 @@ def test_attention_biases_are_a_setting(family: str) -> None:
     for setting in (True, False):
         spec = spec_from_hf_config(config_of(f"{family}ForCausalLM", attention_bias=setting))
         assert (spec.qkv_bias, spec.o_bias) == (setting, setting)
+
+
+values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 40),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.lists(st.integers(0, 1), max_size=9),
+    st.lists(st.sampled_from(["full_attention", "sliding_attention"]), min_size=7, max_size=9),
+    st.dictionaries(st.sampled_from(["rope_type", "factor", "full_attention"]), st.floats(), max_size=2),
+)
+
+
+@pytest.mark.parametrize("architecture", FLAT, ids=lambda architecture: architecture.name)
+@given(data=st.data())
+def test_any_value_of_any_key_gives_a_spec_or_a_typed_refusal(architecture: Architecture, data: st.DataObject) -> None:
+    whole = reference(config_of(architecture.name)).to_dict()
+    keys = st.sampled_from(sorted(whole.keys() - {"architectures"}))
+    changes = data.draw(st.dictionaries(keys, values, min_size=1, max_size=3))
+    try:
+        assert isinstance(spec_from_hf_config(whole | changes), ModelSpec)
+    except UnsupportedModelError as error:
+        assert str(error)
