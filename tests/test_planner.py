@@ -18,7 +18,7 @@ PLENTY = 2**40
 def test_bytes_per_token_are_the_formula_and_bytes_per_block_the_largest_group() -> None:
     assert bytes_per_token(GQA) == 3 * 2 * 2 * 32 * 2  # layers, K and V, KV heads, head_dim, bytes
     assert bytes_per_block(GQA, 16) == 16 * bytes_per_token(GQA)
-    assert bytes_per_block(HYBRID, 32) == 32 * bytes_per_token(HYBRID) * 2 // 3  # two of its three layers
+    assert bytes_per_block(HYBRID, 32) == 32 * bytes_per_token(HYBRID) // 3  # one of its three layers
 
 
 def test_an_explicit_budget_is_used_in_whole_blocks() -> None:
@@ -37,7 +37,7 @@ def test_without_a_budget_a_share_is_taken_but_no_more_than_can_be_used() -> Non
 
 def test_every_layer_group_needs_its_own_blocks() -> None:
     planned = plan(HYBRID, EngineConfig(kv_memory=9 * bytes_per_block(HYBRID, 16)), free_memory=PLENTY)
-    assert (planned.num_groups, planned.num_tokens) == (2, 4 * 16)
+    assert (planned.num_groups, planned.num_tokens) == (3, 2 * 16)
 
 
 def test_a_budget_too_small_for_one_request_is_refused_with_both_sizes() -> None:
@@ -57,7 +57,7 @@ def test_a_budget_beyond_the_memory_that_is_free_is_refused_with_both_sizes() ->
 
 
 def test_no_budget_gives_more_blocks_than_an_id_can_name() -> None:
-    tiny = replace(GQA, num_kv_heads=1, head_dim=16, num_heads=1, layers=GQA.layers[:1])
+    tiny = replace(SHAPES["mha"], num_kv_heads=1, num_heads=1, layers=SHAPES["mha"].layers[:1])
     planned = plan(tiny, EngineConfig(kv_memory="1024TiB"), free_memory=2**62)
     assert planned.num_blocks == MAX_BLOCKS
 

@@ -144,7 +144,7 @@ def _schedules(draw: st.DrawFn) -> tuple[dict[str, int], list[tuple[int, Ask]]]:
     """Engine settings, and requests with the number of steps that pass before each arrives."""
     settings = {
         "threads": draw(st.integers(1, 3)),
-        "num_blocks": draw(st.integers(26, 70)),
+        "num_blocks": draw(st.integers(28, 70)),
         "block_size": draw(st.sampled_from([16, 32])),
         "max_num_seqs": draw(st.integers(1, 6)),
         "max_num_batched_tokens": draw(st.integers(6, 80)),

@@ -140,3 +140,27 @@ def test_the_longer_rotary_embedding_serves_engines_of_more_tokens_only(config):
     assert two.at_length(101) == dataclasses.replace(spec, layers=(LayerSpec(None, long), LayerSpec(None, None)))
     assert two.at_length(100).at_length(101) == two.at_length(100)
     assert len({two.digest(), two.at_length(100).digest(), two.at_length(101).digest()}) == 3
+
+
+@pytest.mark.parametrize(
+    ("windows", "sizes"),
+    [
+        ([None] * 7, [7]),
+        ([8] * 7, [7]),
+        ([8, None] * 13, [13, 13]),  # Gemma 2 2B
+        (([8] * 5 + [None]) * 4 + [8] * 2, [4, 4, 4, 3, 4, 3, 4]),  # Gemma 3 1B
+        (([8] * 5 + [None]) * 5 + [8] * 4, [6, 6, 5, 6, 6, 5]),  # Gemma 3 4B
+        (([8] * 5 + [None]) * 8, [10, 10, 10, 10, 8]),  # Gemma 3 12B
+        (([8] * 5 + [None]) * 10 + [8] * 2, [13, 13, 13, 13, 10]),  # Gemma 3 27B
+        ([None, 8, None], [1, 1, 1]),
+        ([8] * 4095 + [None], [511] + [512] * 7 + [1]),
+    ],
+)
+def test_layers_are_in_groups_of_one_window_whose_blocks_waste_an_eighth_at_most(config, windows, sizes):
+    spec = spec_from_hf_config(config)
+    rope = spec.layers[0].rope
+    groups = dataclasses.replace(spec, layers=tuple(LayerSpec(window, rope) for window in windows)).kv_groups
+    assert sorted(layer for group in groups for layer in group) == list(range(len(windows)))
+    assert all(len({windows[layer] for layer in group}) == 1 for group in groups)
+    assert sorted(map(len, groups)) == sorted(sizes)
+    assert 8 * max(sizes) * len(sizes) <= 9 * len(windows)

@@ -216,7 +216,7 @@ SHAPES = {
         _spec(5, 1, 32, 82, 70, [None, None], False, rotated=16), norms="post", qk_norm="full", o_bias=True
     ),
     "soft-capped, two rotary bases": replace(
-        _spec(6, 2, 16, 74, 66, [24, 40, None, 24, None], True, local_theta=300.0),
+        _spec(6, 2, 16, 74, 66, [24, 40, None, 24, 40, None], True, local_theta=300.0),
         norms="both",
         norm_offset=1.0,
         qk_norm="head",

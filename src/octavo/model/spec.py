@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
@@ -217,11 +218,21 @@ class ModelSpec:
 
     @property
     def kv_groups(self) -> tuple[tuple[int, ...], ...]:
-        """Layer groups, formed by window only, in order of first appearance: the indices of their layers."""
-        groups: dict[int | None, list[int]] = {}
+        """Layer groups: the indices of their layers, in order of first appearance of their window.
+
+        Layers of one window form as few groups as keep all of a model about equally large: a block has room for the
+        largest group, and what that wastes in the others may be an eighth of what all layers need.
+        """
+        by_window: dict[int | None, list[int]] = {}
         for index, layer in enumerate(self.layers):
-            groups.setdefault(layer.window, []).append(index)
-        return tuple(tuple(members) for members in groups.values())
+            by_window.setdefault(layer.window, []).append(index)
+        counts = [len(members) for members in by_window.values()]
+        size = next(
+            size
+            for size in range(max(counts), 0, -1)
+            if 8 * size * sum(-(-count // size) for count in counts) <= 9 * self.num_layers
+        )
+        return tuple(part for members in by_window.values() for part in _evenly(members, size))
 
     def tensor_shapes(self) -> dict[tuple[str, int], tuple[int, ...]]:
         """Shape of every tensor the model needs, by (slot, layer), in packing order; layer -1 is no layer."""
@@ -268,6 +279,13 @@ class ModelSpec:
         fields["layers"] = [[layer.window, layer.rope and layer.rope.digest()] for layer in self.layers]
         fields["long_rope"] = self.long_rope and [self.long_rope.above, self.long_rope.rope.digest()]
         return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).digest()
+
+
+def _evenly(members: list[int], size: int) -> Iterator[tuple[int, ...]]:
+    """As few parts of ``size`` at most as there can be, none more than one larger than another."""
+    count, total = -(-len(members) // size), len(members)
+    for part in range(count):
+        yield tuple(members[part * total // count : (part + 1) * total // count])
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:
