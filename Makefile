@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 NATIVE := CMakeLists.txt pyproject.toml $(shell find native -name '*.cpp' -o -name '*.h')
 
-.PHONY: demo test lint format soak bench clean
+.PHONY: demo test lint format docs soak bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/octavo demo
@@ -32,6 +32,10 @@ format: $(VENV)/.test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(filter native/%,$(NATIVE))
+
+# Pages that are written from the code.
+docs: $(VENV)/.demo
+	$(BIN)/python docs/supported_models.py
 
 bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks.engine

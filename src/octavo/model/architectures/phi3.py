@@ -129,7 +129,7 @@ ARCHITECTURE = Architecture(
     name=_NAME,
     model_type="phi3",
     example="Phi-3, 3.5 and 4 mini, Phi-3 medium, Phi-4",
-    features="fused projections; rotation of a part of each head; longrope, its factors chosen once by max_model_len",
+    features="a window; rotation of a part of each head; longrope, its factors chosen once by `max_model_len`",
     refuses="mixture of experts, images, speech",
     from_hf=_from_hf,
     hf_layer=_fused(HF_LLAMA_LAYER, qkv="self_attn.qkv_proj.weight", gate_up="mlp.gate_up_proj.weight"),
