@@ -72,8 +72,8 @@ contexts up to the original length and one beyond; transformers changes over as 
 `max_model_len`: keys that were rotated differently cannot share a cache. Without `max_model_len` it is the model's
 whole context, so the long factors.
 
-**Windows** are respected wherever a file states one. For Phi-3 that is more than llama.cpp does. GGUF has no key for
-the windows of Mistral, Qwen and SmolLM3: a file of one that was trained with a window sees everything.
+**Windows** are respected wherever a file states one. For Phi-3 that is more than llama.cpp does. Its converter writes
+none for Mistral, Qwen and SmolLM3: a GGUF file of one that was trained with a window sees everything.
 """
 
 FILES = """\

@@ -37,6 +37,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "extrapolation_factor": 1.0}}, "extrapolation_factor"),
     ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}, "rope_theta": 1}, "YaRN cannot blend with rope_theta 1"),
     ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 1e308}}, "YaRN cannot blend"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_slow": 1e-320}}, "YaRN cannot blend"),
     ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "truncate": 1}}, "truncate to 1"),
     ({"rope_parameters": {"rope_type": "longrope", "long_factor": [1.0]}}, "'longrope'"),
     ({"rope_scaling": {"type": "linear", "rope_type": "llama3"}}, "two types"),

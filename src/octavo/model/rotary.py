@@ -66,15 +66,14 @@ def yarn(
         scale: of cosines and sines; by default the paper's, :func:`yarn_scale`.
     """
     try:
-        low, high = (
+        ends = [
             dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta)) for turns in (beta_fast, beta_slow)
-        )
-    except (ValueError, ZeroDivisionError) as error:
+        ]
+        low, high = (math.floor(ends[0]), math.ceil(ends[1])) if truncate else ends
+    except (ValueError, OverflowError, ZeroDivisionError) as error:
         raise UnsupportedModelError(
             f"YaRN cannot blend with rope_theta {theta}, beta_fast {beta_fast} and beta_slow {beta_slow}"
         ) from error
-    if truncate:
-        low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
     width = high - low or 0.001
     divided = [min(max((i - low) / width, 0.0), 1.0) for i in range(dim // 2)]
@@ -82,7 +81,7 @@ def yarn(
         theta,
         dim,
         kind="factors",
-        freq_factors=tuple(1 / (share / factor + 1 - share) for share in divided),
+        freq_factors=tuple(1 / (share / factor + (1 - share)) for share in divided),
         scale=yarn_scale(factor) if scale is None else scale,
     )
 

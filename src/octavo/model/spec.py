@@ -28,9 +28,9 @@ class RopeSpec:
 
     ``dim``: how many elements of a head are rotated, from its first. ``kind``: ``"default"``; ``"linear"`` divides
     every frequency by ``factor``; ``"llama3"`` divides the low ones by ``factor`` and blends between (Llama 3.1);
-    ``"factors"`` divides each by its own of ``freq_factors`` (longrope, and how a GGUF file writes down what
-    Llama 3.1 does). ``scale`` multiplies cosines and sines (longrope's attention factor). Frequencies that depend on
-    the current length do not exist here.
+    ``"factors"`` divides each by its own of ``freq_factors`` (longrope, YaRN, and how a GGUF file writes down what
+    Llama 3.1 does). ``scale`` multiplies cosines and sines (the attention factor of longrope and YaRN). Frequencies
+    that depend on the current length do not exist here.
     """
 
     theta: float
