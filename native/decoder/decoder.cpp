@@ -14,6 +14,8 @@ int ceil_div(int value, int step) { return (value + step - 1) / step; }
 constexpr int kRowsPerUnit = 96;
 // Units of attention per thread: enough to even out, few enough that each is worth its own bookkeeping.
 constexpr int kUnitsPerThread = 8;
+// With no more rows than this, every thread norms all of them for itself.
+constexpr int kOwnRows = 16;
 
 }  // namespace
 
@@ -35,7 +37,7 @@ struct Decoder::Pass {
 
   // A matrix product: unit(panel, row0, row1) for every panel and every run of rows.
   template <typename F>
-  void run_rows(int panels, int rows, F&& unit) {
+  void run_product(int panels, int rows, F&& unit) {
     const int runs = ceil_div(rows, kRowsPerUnit);
     run(size_t(panels) * runs, [&](size_t i) {
       const int row0 = int(i % runs) * kRowsPerUnit;
@@ -56,7 +58,7 @@ void Decoder::reserve(int tokens, int logits) {
   if (tokens > capacity_) {
     const size_t n = tokens;
     hidden_ = Memory(sizeof(float) * n * stride_);
-    normed_ = Memory(sizeof(uint16_t) * n * stride_);
+    normed_ = Memory(sizeof(uint16_t) * std::max(n, size_t(kOwnRows) * threads_.size()) * stride_);
     qkv_ = Memory(sizeof(float) * n * qkv_stride_);
     q_ = Memory(sizeof(uint16_t) * n * shape_.q_size());
     attended_ = Memory(sizeof(uint16_t) * n * shape_.q_size());
@@ -115,29 +117,41 @@ void Decoder::logits_of(const int32_t* rows, int count, float* logits) {
 void Decoder::run_layer(Pass& pass, int layer) {
   const LayerWeights& w = weights_.layers[layer];
   const int n = pass.batch->num_tokens;
-  run_input(pass, w.attn_norm);
-  run_matrix(pass, {normed_.as<uint16_t>(), size_t(stride_), w.qkv.data, w.qkv.kpairs(), w.qkv_bias}, w.qkv, n,
-             qkv_.as<float>(), qkv_stride_, w.qkv.n);
-  pass.run(n, [&](size_t token) { append(pass, layer, int(token)); });
+  const uint16_t* x = run_input(pass, w.attn_norm);
+  run_matrix(pass, {x, size_t(stride_), w.qkv.data, w.qkv.kpairs(), w.qkv_bias}, w.qkv, n, qkv_.as<float>(),
+             qkv_stride_, w.qkv.n);
+  if (!append_with_attention_)
+    pass.run(n, [&](size_t token) {
+      if (shape_.qk_norm == QkNorm::kFull) norm_all_heads(layer, int(token));
+      for (int head = 0; head < shape_.num_kv_heads; head++) append(pass, layer, int(token), head);
+    });
   run_attention(pass, layer);
   run_branch(pass, {attended_.as<uint16_t>(), size_t(shape_.q_size()), w.o.data, w.o.kpairs(), w.o_bias}, w.o,
              w.attn_post_norm);
-  run_input(pass, w.mlp_norm);
-  run_gated(pass, w.gate_up, n);
+  run_gated(pass, run_input(pass, w.mlp_norm), w.gate_up);
   run_branch(pass, {act_.as<uint16_t>(), size_t(act_stride_), w.down.data, w.down.kpairs(), nullptr}, w.down,
              w.mlp_post_norm);
 }
 
-// What a layer's half reads: the residual stream, normed if the model norms before.
-void Decoder::run_input(Pass& pass, const float* pre_norm) {
-  pass.run(pass.batch->num_tokens, [&](size_t i) {
+// What a layer's half reads: the residual stream, normed if the model norms before. bf16 [n, stride].
+const uint16_t* Decoder::run_input(Pass& pass, const float* pre_norm) {
+  const int n = pass.batch->num_tokens;
+  uint16_t* normed = normed_.as<uint16_t>();
+  const auto row = [&](size_t i) {
     const float* x = hidden_.as<float>() + i * stride_;
-    uint16_t* out = normed_.as<uint16_t>() + i * stride_;
     if (pre_norm != nullptr)
-      kernels_.rmsnorm(x, pre_norm, out, shape_.hidden_size, stride_, shape_.norm_eps);
+      kernels_.rmsnorm(x, pre_norm, normed + i * stride_, shape_.hidden_size, stride_, shape_.norm_eps);
     else
-      kernels_.narrow(x, out, stride_);
-  });
+      kernels_.narrow(x, normed + i * stride_, stride_);
+  };
+  if (n > kOwnRows) {
+    pass.run(n, row);
+    return normed;
+  }
+  // For a few rows each thread works all of them out for itself: that is quicker than to meet.
+  normed += size_t(pass.thread) * kOwnRows * stride_;
+  for (int i = 0; i < n; i++) row(i);
+  return normed;
 }
 
 // What it adds to the residual stream, normed if the model norms after.
@@ -145,7 +159,7 @@ void Decoder::run_branch(Pass& pass, const Gemm& gemm, const Packed& w, const fl
   const int n = pass.batch->num_tokens;
   float* hidden = hidden_.as<float>();
   if (post_norm == nullptr) {
-    pass.run_rows(w.panels(), n, [&](int panel, int row0, int row1) {
+    pass.run_product(w.panels(), n, [&](int panel, int row0, int row1) {
       kernels_.gemm_add(gemm, row0, row1, panel, hidden, stride_, shape_.residual_scale);
     });
     return;
@@ -159,13 +173,14 @@ void Decoder::run_branch(Pass& pass, const Gemm& gemm, const Packed& w, const fl
 }
 
 void Decoder::run_matrix(Pass& pass, const Gemm& gemm, const Packed& w, int rows, float* out, size_t ldo, int limit) {
-  pass.run_rows(w.panels(), rows,
-                [&](int panel, int row0, int row1) { kernels_.gemm_store(gemm, row0, row1, panel, out, ldo, limit); });
+  pass.run_product(w.panels(), rows, [&](int panel, int row0, int row1) {
+    kernels_.gemm_store(gemm, row0, row1, panel, out, ldo, limit);
+  });
 }
 
-void Decoder::run_gated(Pass& pass, const Packed& w, int rows) {
-  const Gemm gemm{normed_.as<uint16_t>(), size_t(stride_), w.data, w.kpairs(), nullptr};
-  pass.run_rows(w.panels() / 2, rows, [&](int pair, int row0, int row1) {
+void Decoder::run_gated(Pass& pass, const uint16_t* x, const Packed& w) {
+  const Gemm gemm{x, size_t(stride_), w.data, w.kpairs(), nullptr};
+  pass.run_product(w.panels() / 2, pass.batch->num_tokens, [&](int pair, int row0, int row1) {
     kernels_.gemm_gated(gemm, row0, row1, pair, act_.as<uint16_t>(), act_stride_, shape_.activation);
   });
 }
@@ -185,16 +200,27 @@ void Decoder::run_logits(Pass& pass, const int32_t* rows, int count, float* logi
   });
 }
 
-// Norms and rotates one token's queries and keys, and writes its keys and values into their slot.
-void Decoder::append(const Pass& pass, int layer, int token) {
+// Norms q, and k, of one token over all their heads at once.
+void Decoder::norm_all_heads(int layer, int token) {
+  const LayerWeights& w = weights_.layers[layer];
+  const int q = shape_.q_size(), kv = shape_.kv_size();
+  float* x = qkv_.as<float>() + size_t(token) * qkv_stride_;
+  kernels_.rmsnorm_inplace(x, w.q_norm, q, q, shape_.norm_eps);
+  kernels_.rmsnorm_inplace(x + q, w.k_norm, kv, kv, shape_.norm_eps);
+}
+
+// Norms and rotates one KV head of one token and the queries that look at it, and writes its key and value into their
+// slot.
+void Decoder::append(const Pass& pass, int layer, int token, int head) {
   const Batch& batch = *pass.batch;
   const KVShape& kv = pass.kv->shape();
-  const int d = shape_.head_dim, position = position_of_[token];
+  const int d = shape_.head_dim, group = shape_.num_heads / shape_.num_kv_heads, position = position_of_[token];
   float* x = qkv_.as<float>() + size_t(token) * qkv_stride_;
-  if (shape_.qk_norm != QkNorm::kNone) {
+  float *queries = x + head * group * d, *key = x + shape_.q_size() + head * d, *value = key + shape_.kv_size();
+  if (shape_.qk_norm == QkNorm::kHead) {
     const LayerWeights& w = weights_.layers[layer];
-    norm_heads(x, w.q_norm, shape_.q_size());
-    norm_heads(x + shape_.q_size(), w.k_norm, shape_.kv_size());
+    for (int i = 0; i < group; i++) kernels_.rmsnorm_inplace(queries + i * d, w.q_norm, d, d, shape_.norm_eps);
+    kernels_.rmsnorm_inplace(key, w.k_norm, d, d, shape_.norm_eps);
   }
   int rotary_dim = 0;
   const float* cos_sin = cos_sin_.as<float>() + size_t(token) * rotary_stride_;
@@ -202,26 +228,18 @@ void Decoder::append(const Pass& pass, int layer, int token) {
     rotary_dim = shape_.rotaries[rotary].dim();
     for (int i = 0; i < rotary; i++) cos_sin += shape_.rotaries[i].dim();
   }
-  for (int head = 0; head < shape_.num_heads; head++)
-    kernels_.rotate(x + head * d, cos_sin, rotary_dim, d,
-                    q_.as<uint16_t>() + size_t(token) * shape_.q_size() + head * d);
+  uint16_t* q = q_.as<uint16_t>() + size_t(token) * shape_.q_size() + head * group * d;
+  for (int i = 0; i < group; i++) kernels_.rotate(queries + i * d, cos_sin, rotary_dim, d, q + i * d);
 
   const int32_t* table =
       batch.block_tables + (size_t(kv.layer_group[layer]) * batch.num_seqs + seq_of_[token]) * batch.table_width;
   uint8_t* block = pass.kv->block(table[position / kv.block_size]);
   const size_t tile = size_t(position % kv.block_size / kTileTokens) * kTileTokens * d;
-  for (int head = 0; head < shape_.num_kv_heads; head++) {
-    uint16_t* keys = reinterpret_cast<uint16_t*>(block + pass.kv->key_offset(layer, head)) + tile;
-    uint16_t* values = reinterpret_cast<uint16_t*>(block + pass.kv->value_offset(layer, head)) + tile;
-    kernels_.rotate_into_tile(x + shape_.q_size() + head * d, cos_sin, rotary_dim, d, keys, position % kTileTokens);
-    kernels_.value_into_tile(x + shape_.q_size() + shape_.kv_size() + head * d, d, values, position % kTileTokens);
-  }
-}
-
-// Norms the heads of x [size], each by itself or all as one.
-void Decoder::norm_heads(float* x, const float* weight, int size) const {
-  const int step = shape_.qk_norm == QkNorm::kHead ? shape_.head_dim : size;
-  for (int i = 0; i < size; i += step) kernels_.rmsnorm_inplace(x + i, weight, step, step, shape_.norm_eps);
+  kernels_.rotate_into_tile(key, cos_sin, rotary_dim, d,
+                            reinterpret_cast<uint16_t*>(block + pass.kv->key_offset(layer, head)) + tile,
+                            position % kTileTokens);
+  kernels_.value_into_tile(value, d, reinterpret_cast<uint16_t*>(block + pass.kv->value_offset(layer, head)) + tile,
+                           position % kTileTokens);
 }
 
 // Cuts the attention of a layer into units of about equal cost: the same cut serves every layer.
@@ -254,6 +272,9 @@ void Decoder::plan_attention(const Batch& batch) {
         partials += splits;
       }
     }
+  // A sequence with one token, whose KV head is one unit's business, needs no stage of its own to append it.
+  append_with_attention_ =
+      merges_.empty() && batch.num_tokens == batch.num_seqs && shape_.qk_norm != QkNorm::kFull && group <= kRowTile;
   partial_states_.resize(size_t(partials) * kRowTile);
   partial_acc_.resize(size_t(partials) * kRowTile * shape_.head_dim);
 }
@@ -292,6 +313,7 @@ void Decoder::run_attention(Pass& pass, int layer) {
 
   pass.run(units_.size(), [&](size_t i) {
     const AttentionUnit& unit = units_[i];
+    if (append_with_attention_) append(pass, layer, pass.batch->query_start_loc[unit.seq], unit.head);
     const Attention attention = view(pass, layer, unit.seq, unit.head);
     if (unit.partial >= 0) {
       for (int split = unit.split0; split < unit.split1; split++) {

@@ -57,13 +57,13 @@ class Decoder {
   void plan_attention(const Batch& batch);
   void run_layer(Pass& pass, int layer);
   void run_matrix(Pass& pass, const Gemm& gemm, const Packed& w, int rows, float* out, size_t ldo, int limit);
-  void run_input(Pass& pass, const float* pre_norm);
+  const uint16_t* run_input(Pass& pass, const float* pre_norm);
   void run_branch(Pass& pass, const Gemm& gemm, const Packed& w, const float* post_norm);
-  void run_gated(Pass& pass, const Packed& w, int rows);
+  void run_gated(Pass& pass, const uint16_t* x, const Packed& w);
   void run_attention(Pass& pass, int layer);
   void run_logits(Pass& pass, const int32_t* rows, int count, float* logits);
-  void append(const Pass& pass, int layer, int token);
-  void norm_heads(float* x, const float* weight, int size) const;
+  void norm_all_heads(int layer, int token);
+  void append(const Pass& pass, int layer, int token, int head);
   Attention view(const Pass& pass, int layer, int seq, int head) const;
 
   DecoderShape shape_;
@@ -77,15 +77,16 @@ class Decoder {
   int rotary_stride_ = 0;  // cosines and sines of one token: of every rotary embedding, one after another
   int num_hidden_ = 0;
   int capacity_ = 0, logit_capacity_ = 0;
-  Memory hidden_;                 // fp32 [n, stride]
-  Memory normed_;                 // bf16 [n, stride]
-  Memory qkv_;                    // fp32 [n, qkv_stride]
-  Memory q_;                      // bf16 [n, q_size]
-  Memory attended_;               // bf16 [n, q_size]
-  Memory act_;                    // bf16 [n, act_stride]
-  Memory cos_sin_;                // fp32 [n, rotary_stride]
-  Memory branch_;                 // fp32 [n, stride]: what a post-norm takes; else empty
-  Memory picked_;                 // bf16 [logits, stride]
+  Memory hidden_;    // fp32 [n, stride]
+  Memory normed_;    // bf16 [n, stride], or for a few rows as much for each thread
+  Memory qkv_;       // fp32 [n, qkv_stride]
+  Memory q_;         // bf16 [n, q_size]
+  Memory attended_;  // bf16 [n, q_size]
+  Memory act_;       // bf16 [n, act_stride]
+  Memory cos_sin_;   // fp32 [n, rotary_stride]
+  Memory branch_;    // fp32 [n, stride]: what a post-norm takes; else empty
+  Memory picked_;    // bf16 [logits, stride]
+  bool append_with_attention_ = false;
   std::vector<int> seq_of_;       // [n]
   std::vector<int> position_of_;  // [n]
   std::vector<AttentionUnit> units_;

@@ -30,12 +30,13 @@ static inline TilePointers locate(const Attention& a, int tile_start, int last) 
   return tiles;
 }
 
+// Into the second-level cache, as all keys and values are fetched: into the first fewer requests can be under way.
 static inline void prefetch_tile(const Attention& a, const TilePointers& tiles) {
   const int bytes = 2 * kTileTokens * a.head_dim;
   for (int i = 0; i < kKeyTile / kTileTokens; i++)
     for (int b = 0; b < bytes; b += 64) {
-      __builtin_prefetch((const char*)tiles.k[i] + b);
-      __builtin_prefetch((const char*)tiles.v[i] + b);
+      __builtin_prefetch((const char*)tiles.k[i] + b, 0, 2);
+      __builtin_prefetch((const char*)tiles.v[i] + b, 0, 2);
     }
 }
 
@@ -57,7 +58,8 @@ static inline void score_tile(const uint16_t* q, int head_dim, const TilePointer
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
       for (int j = 0; j < NV; j++) acc[r][j] = zero();
-    accumulate<R, NV, true>(acc, q, head_dim, head_dim / 2, w, 2 * kTileTokens, ahead);
+    accumulate<R, NV>(acc, q, head_dim, head_dim / 2, w, 2 * kTileTokens,
+                      [&](int kp, int j) { __builtin_prefetch(ahead[j] + kp * 2 * kTileTokens, 0, 2); });
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
@@ -81,7 +83,8 @@ static inline void value_columns(const uint16_t* p, int head_dim, const TilePoin
       w[j] = tiles.v[i] + 2 * (c + j * kLanes);
       ahead[j] = next.v[i] + 2 * (c + j * kLanes);
     }
-    accumulate<R, NV, true>(acc, p + i * kTileTokens, kKeyTile, kTileTokens / 2, w, 2 * head_dim, ahead);
+    accumulate<R, NV>(acc, p + i * kTileTokens, kKeyTile, kTileTokens / 2, w, 2 * head_dim,
+                      [&](int kp, int j) { __builtin_prefetch(ahead[j] + kp * 2 * head_dim, 0, 2); });
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++)

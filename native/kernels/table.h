@@ -51,7 +51,7 @@ struct Attention {
 struct Kernels {
   const char* name;
 
-  // rows [row0, row1) of one panel; columns from `limit` on are not written.
+  // out = y for rows [row0, row1) of one panel; columns from `limit` on are not written.
   void (*gemm_store)(const Gemm&, int row0, int row1, int panel, float* out, size_t ldo, int limit);
   // out += scale * y
   void (*gemm_add)(const Gemm&, int row0, int row1, int panel, float* out, size_t ldo, float scale);
