@@ -60,6 +60,8 @@ class BatchBuilder:
         self._no_mask_rows = np.full(max_num_seqs, -1, np.int32)
         self._parameters = np.zeros(max_num_seqs, _PARAMETERS)
         self._parameter_owner: list[Request | None] = [None] * max_num_seqs
+        self._drawing: list[Request] = []
+        self._columns: dict[str, Any] = {}
 
     def forward(self, output: SchedulerOutput) -> tuple[ForwardBatch, list[Draw]]:
         """The step's forward pass, and the requests that draw a token from it (forks after their origin)."""
@@ -104,12 +106,15 @@ class BatchBuilder:
     def sample(self, draws: Sequence[Draw]) -> SampleBatch:
         """The step's draws. Every request in it has its table row, and all of its tokens computed."""
         requests = [draw.request for draw in draws]
-        columns = self._parameters[[self._parameter_row(request) for request in requests]]
+        if requests != self._drawing:  # from one step to the next they are mostly the same
+            table = self._parameters[[self._parameter_row(request) for request in requests]]
+            self._drawing = requests
+            self._columns = {name: np.ascontiguousarray(table[name]) for name in _PARAMETERS.names or ()}
         shaping = self._shape(requests) if any(r.shaping for r in requests) else self._no_shaping(len(draws))
         return SampleBatch(
             rows=np.array([draw.row for draw in draws], np.int32),
             positions=np.array([request.num_output_tokens for request in requests], np.int32),
-            **{name: np.ascontiguousarray(columns[name]) for name in _PARAMETERS.names or ()},
+            **self._columns,
             **shaping,
         )
 

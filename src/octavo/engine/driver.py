@@ -138,6 +138,8 @@ class Driver:
 
     def _settle(self) -> None:
         """Carry out orders that came while somebody drove, so that none is left when nobody does any more."""
+        if not self._orders:  # whoever gives one now settles it, too
+            return
         with deferred_interrupts():
             while self._orders and self._driving.acquire(blocking=False):
                 try:
