@@ -1,4 +1,5 @@
 import dataclasses
+import typing
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from octavo.errors import UnsupportedModelError
 from octavo.model.hf_config import spec_from_hf_config
-from octavo.model.spec import LayerSpec, LongRope, RopeSpec
+from octavo.model.spec import LayerSpec, LongRope, ModelSpec, RopeSpec, SpecChoices
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -114,6 +115,13 @@ def test_rotary_settings_that_float32_cannot_follow_are_refused_without_a_warnin
 def test_frequency_factors_must_fit_the_rotated_elements():
     with pytest.raises(UnsupportedModelError, match="16 rotated elements need 8 rotary factors, not 1"):
         RopeSpec(10000.0, dim=16, kind="factors", freq_factors=(1.0,))
+
+
+def test_what_architectures_choose_are_the_fields_of_a_spec_that_need_not_be_said():
+    hints = typing.get_type_hints(ModelSpec)
+    optional = {field.name for field in dataclasses.fields(ModelSpec) if field.default is not dataclasses.MISSING}
+    chosen = optional - {"long_rope"} | {"attention_scale"}
+    assert typing.get_type_hints(SpecChoices) == {name: hints[name] for name in chosen}
 
 
 @pytest.mark.parametrize("dim", [0, -2, 15, 1024])

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 
 from octavo.model.base import Slots, TensorNames
 from octavo.model.fields import Fields
-from octavo.model.spec import ModelSpec
+from octavo.model.spec import LayerSpec, ModelSpec, RopeSpec
+
+Layers = Callable[[Fields, int, RopeSpec], tuple[LayerSpec, ...]]
+"""(configuration, number of layers, rotary embedding) -> the layers."""
 
 HF_LLAMA_LAYER: Mapping[str, Slots] = {
     "input_layernorm.weight": ("attn_norm",),
@@ -51,7 +54,7 @@ GGUF_LLAMA_LAYER: Mapping[str, Slots] = {
 
 @dataclass(frozen=True, slots=True)
 class GgufExtras:
-    """What a GGUF file says outside its metadata.
+    """What a GGUF file says outside the keys of its architecture.
 
     ``tie_word_embeddings``: it has no ``output.weight``. ``freq_factors``: values of ``rope_freqs.weight``,
     ``rope_factors_short.weight`` and ``rope_factors_long.weight``, those that it has, by the tensor's name without

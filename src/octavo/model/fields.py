@@ -31,17 +31,21 @@ class Fields:
         self._seen.add(self._prefix + key)
         return self._values.get(self._prefix + key)
 
-    def has(self, key: str) -> bool:
-        """Whether the key is there at all, be its value null."""
-        self._seen.add(self._prefix + key)
-        return self._prefix + key in self._values
+    def ignore(self, *keys: str) -> None:
+        """Count keys as understood that change nothing here."""
+        for key in keys:
+            self.get(key)
 
-    def integer(self, key: str, default: int | None = None, *, high: int = 2**31 - 1) -> int:
-        """A whole number from 1 to ``high``; a missing or null key is ``default``, or refused without one."""
+    def integer(self, key: str, default: int | None = None, *, low: int = 1, high: int = 2**31 - 1) -> int:
+        """A whole number from ``low`` to ``high``; a missing or null key is ``default``, or refused without one."""
         value = self._required(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
-            raise self.refusal(key, value, f"a whole number from 1 to {high}")
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise self.refusal(key, value, f"a whole number from {low} to {high}")
         return value
+
+    def integer_or_none(self, key: str, missing: int | None = None) -> int | None:
+        """A whole number from 1; null says that there is none, and a missing key is ``missing``."""
+        return self.integer(key, missing) if self._is_stated(key, missing) else None
 
     def number(self, key: str, default: float | None = None) -> float:
         """A finite positive number as float; a missing or null key is ``default``, or refused without one."""
@@ -55,6 +59,10 @@ class Fields:
         if not (math.isfinite(number) and number > 0):
             raise self.refusal(key, value, "a finite number above 0")
         return number
+
+    def number_or_none(self, key: str, missing: float | None = None) -> float | None:
+        """A finite positive number; null says that there is none, and a missing key is ``missing``."""
+        return self.number(key, missing) if self._is_stated(key, missing) else None
 
     def numbers(self, key: str) -> tuple[float, ...]:
         """A list of numbers, one or more."""
@@ -96,6 +104,10 @@ class Fields:
         return UnsupportedModelError(
             f"{self.where} sets {self._prefix}{key} to {_short(value)}; Octavo needs {allowed}"
         )
+
+    def _is_stated(self, key: str, missing: object) -> bool:
+        absent = self._prefix + key not in self._values
+        return missing is not None if absent else self.get(key) is not None
 
     def _required(self, key: str, default: Any) -> Any:
         value = self.get(key)

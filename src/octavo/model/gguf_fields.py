@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, Unpack
 
 from octavo.errors import UnsupportedModelError
-from octavo.model.architecture import GgufExtras
+from octavo.model.architecture import GgufExtras, Layers
 from octavo.model.fields import Fields, float32_as_written
 from octavo.model.rotary import Rotary, longrope, yarn
-from octavo.model.spec import MAX_LAYERS, LayerSpec, ModelSpec, RopeSpec
+from octavo.model.spec import MAX_LAYERS, LayerSpec, ModelSpec, RopeSpec, SpecChoices
 
-GgufLayers = Callable[[int, RopeSpec], tuple[LayerSpec, ...]]
-"""(number of layers, rotary embedding) -> the layers."""
+Default = TypeVar("Default", float, None)
+
 _LINEAR_FACTORS = ("rope.scaling.factor", "rope.scale_linear")
 """The key, and its older name."""
 
@@ -22,9 +21,9 @@ def spec_from_gguf_fields(
     extras: GgufExtras,
     architecture: str,
     *,
-    layers: GgufLayers | None = None,
+    layers: Layers | None = None,
     rotary_dim: int | None = None,
-    **choices: Any,
+    **choices: Unpack[SpecChoices],
 ) -> ModelSpec:
     """Read what all have in common; ``choices`` are further fields of :class:`ModelSpec`, which win.
 
@@ -58,10 +57,16 @@ def spec_from_gguf_fields(
         fields.only("attention.scale", 0.0, float32_as_written(head_dim**-0.5))
         described["attention_scale"] = head_dim**-0.5
     fields.only("rope.dimension_count", rotary_dim or head_dim)
-    rotary = rotary_from_gguf(fields, extras, rotary_dim or head_dim)
-    described["layers"] = layers(count, rotary.rope) if layers else (LayerSpec(window_of(fields), rotary.rope),) * count
+    rotary = _rotary(fields, extras, rotary_dim or head_dim)
+    described["layers"] = (layers or _layers_alike)(fields, count, rotary.rope)
     described["long_rope"] = rotary.long
-    return ModelSpec(**(described | choices))
+    described.update(choices)
+    return ModelSpec(**described)
+
+
+def factor_or(fields: Fields, key: str, default: Default) -> float | Default:
+    """A factor. 0 says, as a missing key does, that it is not given, and ``default`` stands: as in llama.cpp."""
+    return fields.number(key) if fields.get(key) else default
 
 
 def head_dim_of(fields: Fields, heads: int) -> int:
@@ -80,7 +85,7 @@ def head_dim_of(fields: Fields, heads: int) -> int:
     return head_dim
 
 
-def window_of(fields: Fields) -> int | None:
+def window_from_gguf(fields: Fields) -> int | None:
     """``attention.sliding_window``; 0 and a missing key mean none."""
     return fields.integer("attention.sliding_window") if fields.get("attention.sliding_window") else None
 
@@ -100,11 +105,15 @@ def windows_from_gguf(fields: Fields, count: int, window: int | None, period: in
     return [window if flag else None for flag in flags]
 
 
-def rotary_from_gguf(fields: Fields, extras: GgufExtras, dim: int) -> Rotary:
+def _layers_alike(fields: Fields, count: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
+    return (LayerSpec(window_from_gguf(fields), rope),) * count
+
+
+def _rotary(fields: Fields, extras: GgufExtras, dim: int) -> Rotary:
     """The rotary embedding of a file, or the two of one with factors for short and for long contexts."""
     short, long = (extras.freq_factors.get(f"rope_factors_{name}") for name in ("short", "long"))
     if short is None and long is None:
-        return Rotary(rope_from_gguf(fields, extras, dim))
+        return Rotary(_rope(fields, extras, dim))
     if short is None or long is None or "rope_freqs" in extras.freq_factors:
         raise UnsupportedModelError(
             f"the GGUF file has {' and '.join(f'{name}.weight' for name in extras.freq_factors)}; Octavo needs "
@@ -119,11 +128,11 @@ def rotary_from_gguf(fields: Fields, extras: GgufExtras, dim: int) -> Rotary:
         short=short,
         long=long,
         original=fields.integer("rope.scaling.original_context_length"),
-        scale=fields.number("rope.scaling.attn_factor") if fields.get("rope.scaling.attn_factor") else 1.0,
+        scale=factor_or(fields, "rope.scaling.attn_factor", 1.0),
     )
 
 
-def rope_from_gguf(fields: Fields, extras: GgufExtras, dim: int) -> RopeSpec:
+def _rope(fields: Fields, extras: GgufExtras, dim: int) -> RopeSpec:
     """The rotary embedding of a file that has one: plain, linear, YaRN, or with a factor for each frequency."""
     theta = fields.number("rope.freq_base", 10_000.0)
     # As in llama.cpp: a factor without a type means linear.

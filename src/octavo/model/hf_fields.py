@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from octavo.errors import UnsupportedModelError
+from octavo.model.architecture import Layers
 from octavo.model.fields import Fields
-from octavo.model.rotary import yarn, yarn_scale
-from octavo.model.spec import MAX_LAYERS, LayerSpec, ModelSpec, RopeSpec
+from octavo.model.rotary import Rotary, yarn, yarn_scale
+from octavo.model.spec import MAX_LAYERS, Activation, LayerSpec, ModelSpec, RopeSpec, SpecChoices
 
 T = TypeVar("T")
 
@@ -48,31 +49,24 @@ class HfDefaults:
     rope_theta: float = 10_000.0
 
 
-Layers = Callable[[Fields, int, RopeSpec], tuple[LayerSpec, ...]]
-"""(configuration, number of layers, rotary embedding) -> the layers."""
-Rope = Callable[[Fields, int, int, float], RopeSpec]
+ReadRotary = Callable[[Fields, int, int, float], Rotary]
 """(configuration, head_dim, max_position_embeddings, default theta) -> the rotary embedding."""
 
 
-def layers_alike(fields: Fields, count: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
-    """Full attention and the same rotation in every layer."""
-    check_layer_types(fields, ["full_attention"] * count)
-    return (LayerSpec(None, rope),) * count
-
-
-def spec_from_hf(
+def spec_from_hf_fields(
     fields: Fields,
     architecture: str,
     defaults: HfDefaults,
     *,
-    layers: Layers = layers_alike,
-    rope: Rope | None = None,
+    layers: Layers | None = None,
+    rotary: ReadRotary | None = None,
     activation_key: str = "hidden_act",
-    **choices: Any,
+    **choices: Unpack[SpecChoices],
 ) -> ModelSpec:
     """Read what all have in common; ``choices`` are further fields of :class:`ModelSpec`, which win.
 
-    ``rope``: what reads the rotary embedding, by default :func:`rope_from_hf`.
+    Without ``layers`` all have full attention and rotate. ``rotary`` reads the rotary embedding, by default one that
+    :func:`rope_from_hf` finds.
 
     Raises:
         UnsupportedModelError: a key is missing, or its value cannot be followed.
@@ -81,23 +75,39 @@ def spec_from_hf(
     head_dim = _head_dim(fields, hidden, heads, defaults.head_dim)
     max_positions = fields.integer("max_position_embeddings", defaults.max_position_embeddings)
     count = fields.integer("num_hidden_layers", high=MAX_LAYERS)
+    found = (rotary or _one_rope)(fields, head_dim, max_positions, defaults.rope_theta)
     described: dict[str, Any] = {
         "architecture": architecture,
         "vocab_size": fields.integer("vocab_size"),
         "hidden_size": hidden,
         "intermediate_size": fields.integer("intermediate_size"),
         "num_heads": heads,
-        "num_kv_heads": _kv_heads(fields, heads, defaults.num_kv_heads),
+        # A key that is there and null means as many as heads, in every one of transformers' classes.
+        "num_kv_heads": fields.integer_or_none("num_key_value_heads", defaults.num_kv_heads or heads) or heads,
         "head_dim": head_dim,
         "norm_eps": fields.number("rms_norm_eps", defaults.norm_eps),
         "tie_word_embeddings": fields.flag("tie_word_embeddings", defaults.tie_word_embeddings),
         "max_position_embeddings": max_positions,
         "attention_scale": head_dim**-0.5,
         "activation": _activation(fields, activation_key),
+        "layers": (layers or _full_attention)(fields, count, found.rope),
+        "long_rope": found.long,
     }
-    read_rope = rope or rope_from_hf
-    described["layers"] = layers(fields, count, read_rope(fields, head_dim, max_positions, defaults.rope_theta))
-    return ModelSpec(**(described | choices))
+    described.update(choices)
+    return ModelSpec(**described)
+
+
+class AttentionBiases(TypedDict):
+    """Those fields of :class:`ModelSpec`."""
+
+    qkv_bias: bool
+    o_bias: bool
+
+
+def attention_biases(fields: Fields) -> AttentionBiases:
+    """``attention_bias``, which most families have for all four projections, and none by default."""
+    bias = fields.flag("attention_bias", False)
+    return {"qkv_bias": bias, "o_bias": bias}
 
 
 def rope_from_hf(fields: Fields, head_dim: int, max_positions: int, default_theta: float) -> RopeSpec:
@@ -205,7 +215,7 @@ def theta_of(table: Fields, outer: Any, default: float) -> float:
     return table.number("rope_theta", default)
 
 
-def windows_of(fields: Fields, count: int, window: int | None, default_types: list[str]) -> list[int | None]:
+def windows_from_hf(fields: Fields, count: int, window: int | None, default_types: list[str]) -> list[int | None]:
     """Each layer's window, from ``layer_types`` or, where it is missing, ``default_types``."""
     types = fields.get("layer_types") or default_types
     known = {"full_attention": None, "sliding_attention": window}
@@ -224,11 +234,13 @@ def check_layer_types(fields: Fields, wanted: list[str]) -> None:
         raise fields.refusal("layer_types", types, f"{kinds} for its {len(wanted)} layers, as its other keys say")
 
 
-def _kv_heads(fields: Fields, heads: int, default: int | None) -> int:
-    # A key that is there and null means as many as heads, in every one of transformers' classes.
-    if fields.get("num_key_value_heads") is None and fields.has("num_key_value_heads"):
-        return heads
-    return fields.integer("num_key_value_heads", default or heads)
+def _full_attention(fields: Fields, count: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
+    check_layer_types(fields, ["full_attention"] * count)
+    return (LayerSpec(None, rope),) * count
+
+
+def _one_rope(fields: Fields, head_dim: int, max_positions: int, default_theta: float) -> Rotary:
+    return Rotary(rope_from_hf(fields, head_dim, max_positions, default_theta))
 
 
 def _head_dim(fields: Fields, hidden: int, heads: int, default: int | None) -> int:
@@ -245,8 +257,8 @@ def _renamed(name: Any, older: Mapping[str, str]) -> Any:
     return older.get(name, name) if isinstance(name, str) else name
 
 
-def _activation(fields: Fields, key: str) -> str:
-    known = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+def _activation(fields: Fields, key: str) -> Activation:
+    known: dict[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
     name = fields.get(key) or ("silu" if key == "hidden_act" else "gelu_pytorch_tanh")
     if not isinstance(name, str) or name not in known:
         raise fields.refusal(key, name, " or ".join(known))

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
+from typing import Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,10 @@ HEAD_DIM_MULTIPLE = 16
 MAX_HEAD_DIM = 2**9
 MAX_POSITIONS = 2**24
 """The native core counts positions in float32, which is exact up to here."""
+
+Norms = Literal["pre", "post", "both"]
+QkNorm = Literal["none", "head", "full"]
+Activation = Literal["silu", "gelu_tanh"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +151,12 @@ class ModelSpec:
     max_position_embeddings: int
     layers: tuple[LayerSpec, ...]
     attention_scale: float
-    norms: Literal["pre", "post", "both"] = "pre"
+    norms: Norms = "pre"
     norm_offset: float = 0.0
-    qk_norm: Literal["none", "head", "full"] = "none"
+    qk_norm: QkNorm = "none"
     qkv_bias: bool = False
     o_bias: bool = False
-    activation: Literal["silu", "gelu_tanh"] = "silu"
+    activation: Activation = "silu"
     attention_softcap: float | None = None
     logit_softcap: float | None = None
     embed_scale: float = 1.0
@@ -279,6 +283,23 @@ class ModelSpec:
         fields["layers"] = [[layer.window, layer.rope and layer.rope.digest()] for layer in self.layers]
         fields["long_rope"] = self.long_rope and [self.long_rope.above, self.long_rope.rope.digest()]
         return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).digest()
+
+
+class SpecChoices(TypedDict, total=False):
+    """The fields of :class:`ModelSpec` in which architectures differ, for the readers of their files."""
+
+    attention_scale: float
+    norms: Norms
+    norm_offset: float
+    qk_norm: QkNorm
+    qkv_bias: bool
+    o_bias: bool
+    activation: Activation
+    attention_softcap: float | None
+    logit_softcap: float | None
+    embed_scale: float
+    residual_scale: float
+    logit_scale: float
 
 
 def _evenly(members: list[int], size: int) -> Iterator[tuple[int, ...]]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
-from octavo.model.architecture import GGUF_LLAMA_LAYER, HF_LLAMA_LAYER, Architecture, GgufExtras
+from octavo.model.architecture import GGUF_LLAMA_LAYER, HF_LLAMA_LAYER, Architecture, GgufExtras, Layers
 from octavo.model.base import Slots
 from octavo.model.fields import Fields
-from octavo.model.gguf_fields import GgufLayers, spec_from_gguf_fields, window_of, windows_from_gguf
-from octavo.model.hf_fields import HfDefaults, spec_from_hf, windows_of
-from octavo.model.spec import LayerSpec, ModelSpec, RopeSpec
+from octavo.model.gguf_fields import spec_from_gguf_fields, window_from_gguf, windows_from_gguf
+from octavo.model.hf_fields import HfDefaults, ReadRotary, attention_biases, spec_from_hf_fields, windows_from_hf
+from octavo.model.spec import LayerSpec, ModelSpec, RopeSpec, SpecChoices
 
 _NAME = "Gemma2ForCausalLM"
 _PERIOD = 2
@@ -34,64 +34,63 @@ GEMMA_GGUF_LAYER: Mapping[str, Slots] = {
 }
 """How a GGUF file names them."""
 
-_EVERY_GEMMA: Mapping[str, Any] = {"norms": "both", "norm_offset": 1.0}
+_EVERY_GEMMA: SpecChoices = {"norms": "both", "norm_offset": 1.0}
 
 
-def gemma_from_hf(fields: Fields, architecture: str, defaults: HfDefaults, **choices: Any) -> ModelSpec:
-    """Read what Gemma 2 and 3 have in common; ``choices`` as in :func:`spec_from_hf`."""
+def gemma_from_hf(
+    fields: Fields,
+    architecture: str,
+    defaults: HfDefaults,
+    *,
+    layers: Layers,
+    rotary: ReadRotary | None = None,
+    **choices: Unpack[SpecChoices],
+) -> ModelSpec:
+    """Read what Gemma 2 and 3 have in common; arguments are those of :func:`spec_from_hf_fields`."""
     fields.only("use_bidirectional_attention", False)
     # An older name that transformers ignores; a file may have both.
     fields.only("hidden_act", fields.get("hidden_activation") or "gelu_pytorch_tanh")
-    bias = fields.flag("attention_bias", False)
-    return spec_from_hf(
-        fields,
-        architecture,
-        defaults,
-        activation_key="hidden_activation",
-        attention_scale=fields.number("query_pre_attn_scalar", 256.0) ** -0.5,
-        embed_scale=fields.integer("hidden_size") ** 0.5,
-        qkv_bias=bias,
-        o_bias=bias,
+    every_gemma: SpecChoices = {
         **_EVERY_GEMMA,
+        **attention_biases(fields),
+        "attention_scale": fields.number("query_pre_attn_scalar", 256.0) ** -0.5,
+        "embed_scale": fields.integer("hidden_size") ** 0.5,
         **choices,
+    }
+    return spec_from_hf_fields(
+        fields, architecture, defaults, layers=layers, rotary=rotary, activation_key="hidden_activation", **every_gemma
     )
 
 
 def gemma_windows(fields: Fields, count: int, period: int) -> list[int | None]:
     """Each layer's window: ``layer_types``, or every ``period``-th layer sees all."""
-    window = None
-    if fields.get("sliding_window") is not None or not fields.has("sliding_window"):
-        window = fields.integer("sliding_window", _WINDOW)
+    window = fields.integer_or_none("sliding_window", missing=_WINDOW)
     fields.only("sliding_window_size", window)  # some Gemma 2 files say it twice
     kinds = ["sliding_attention" if (i + 1) % period else "full_attention" for i in range(count)]
-    return windows_of(fields, count, window, kinds)
-
-
-def soft_cap(fields: Fields, key: str, default: float | None) -> float | None:
-    """A soft cap; null means none, a missing key ``default``."""
-    if fields.get(key) is None and (fields.has(key) or default is None):
-        return None
-    return fields.number(key, default)
+    return windows_from_hf(fields, count, window, kinds)
 
 
 def gemma_from_gguf(
-    fields: Fields, extras: GgufExtras, architecture: str, layers: GgufLayers, *, layers_of_27b: int, **choices: Any
+    fields: Fields,
+    extras: GgufExtras,
+    architecture: str,
+    *,
+    layers: Layers,
+    layers_of_27b: int,
+    **choices: Unpack[SpecChoices],
 ) -> ModelSpec:
     """Read what Gemma 2 and 3 have in common.
 
     No key says how scores are scaled: llama.cpp takes 1 / sqrt(hidden size / heads) for the 27B, which it knows by
     its number of layers, and 1 / sqrt(head_dim) for the others.
     """
-    spec = spec_from_gguf_fields(
-        fields,
-        extras,
-        architecture,
-        layers=layers,
-        activation="gelu_tanh",
-        embed_scale=fields.integer("embedding_length") ** 0.5,
+    every_gemma: SpecChoices = {
         **_EVERY_GEMMA,
+        "activation": "gelu_tanh",
+        "embed_scale": fields.integer("embedding_length") ** 0.5,
         **choices,
-    )
+    }
+    spec = spec_from_gguf_fields(fields, extras, architecture, layers=layers, **every_gemma)
     if spec.num_layers != layers_of_27b:
         return spec
     return replace(spec, attention_scale=(spec.hidden_size // spec.num_heads) ** -0.5)
@@ -107,21 +106,22 @@ def _from_hf(fields: Fields) -> ModelSpec:
         _NAME,
         HfDefaults(max_position_embeddings=8192, num_kv_heads=4, head_dim=256, tie_word_embeddings=True),
         layers=_hf_layers,
-        attention_softcap=soft_cap(fields, "attn_logit_softcapping", 50.0),
-        logit_softcap=soft_cap(fields, "final_logit_softcapping", 30.0),
+        attention_softcap=fields.number_or_none("attn_logit_softcapping", missing=50.0),
+        logit_softcap=fields.number_or_none("final_logit_softcapping", missing=30.0),
     )
 
 
-def _from_gguf(fields: Fields, extras: GgufExtras) -> ModelSpec:
-    def layers(count: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
-        windows = windows_from_gguf(fields, count, window_of(fields) or _WINDOW, _PERIOD)
-        return tuple(LayerSpec(window, rope) for window in windows)
+def _gguf_layers(fields: Fields, count: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
+    windows = windows_from_gguf(fields, count, window_from_gguf(fields) or _WINDOW, _PERIOD)
+    return tuple(LayerSpec(window, rope) for window in windows)
 
+
+def _from_gguf(fields: Fields, extras: GgufExtras) -> ModelSpec:
     return gemma_from_gguf(
         fields,
         extras,
         _NAME,
-        layers,
+        layers=_gguf_layers,
         layers_of_27b=_LAYERS_OF_27B,
         attention_softcap=fields.number("attn_logit_softcapping", 50.0),
         logit_softcap=fields.number("final_logit_softcapping", 30.0),

@@ -14,11 +14,11 @@ from octavo.model.architectures.gemma2 import (
     gemma_from_gguf,
     gemma_from_hf,
     gemma_windows,
-    soft_cap,
 )
 from octavo.model.fields import Fields
-from octavo.model.gguf_fields import window_of, windows_from_gguf
+from octavo.model.gguf_fields import factor_or, window_from_gguf, windows_from_gguf
 from octavo.model.hf_fields import HARMLESS, HfDefaults, rope_from_hf
+from octavo.model.rotary import Rotary
 from octavo.model.spec import LayerSpec, ModelSpec, RopeSpec
 
 _NAME = "Gemma3ForCausalLM"
@@ -47,17 +47,16 @@ def _from_hf(fields: Fields) -> ModelSpec:
         fields,
         _NAME,
         _DEFAULTS,
-        rope=_global_rope,
+        rotary=_global_rope,
         layers=_hf_layers,
         qk_norm="head",
-        logit_softcap=soft_cap(fields, "final_logit_softcapping", None),
+        logit_softcap=fields.number_or_none("final_logit_softcapping"),
     )
 
 
 def _from_hf_with_images(fields: Fields) -> ModelSpec:
     """The text part of a model that sees images too. No request to Octavo has one, so the rest is never needed."""
-    for key in _OF_IMAGES:
-        fields.get(key)
+    fields.ignore(*_OF_IMAGES)
     text = fields.get("text_config") or {}
     if not isinstance(text, Mapping):
         raise fields.refusal("text_config", text, "the configuration of the text part")
@@ -71,7 +70,7 @@ def _from_hf_with_images(fields: Fields) -> ModelSpec:
 
 
 def _hf_layers(fields: Fields, count: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
-    fields.get("_sliding_window_pattern")  # transformers writes it and does not read it
+    fields.ignore("_sliding_window_pattern")  # transformers writes it and does not read it
     period = fields.integer("sliding_window_pattern", _PERIOD)
     return _layers(gemma_windows(fields, count, period), rope, _local_rope(fields, rope.dim))
 
@@ -80,11 +79,11 @@ def _layers(windows: list[int | None], whole: RopeSpec, local: RopeSpec) -> tupl
     return tuple(LayerSpec(window, whole if window is None else local) for window in windows)
 
 
-def _global_rope(fields: Fields, head_dim: int, max_positions: int, default_theta: float) -> RopeSpec:
+def _global_rope(fields: Fields, head_dim: int, max_positions: int, default_theta: float) -> Rotary:
     """Of the layers that see all: ``rope_parameters`` by type of layer, or the older keys for one embedding."""
     own = {key: fields.get(key) for key in ("rope_theta", "rope_scaling", "partial_rotary_factor")}
     own["rope_parameters"] = _table(fields, "full_attention")
-    return rope_from_hf(Fields(own, fields.where), head_dim, max_positions, default_theta)
+    return Rotary(rope_from_hf(Fields(own, fields.where), head_dim, max_positions, default_theta))
 
 
 def _local_rope(fields: Fields, head_dim: int) -> RopeSpec:
@@ -105,20 +104,20 @@ def _table(fields: Fields, kind: str) -> Any:
     return found[kind]
 
 
-def _from_gguf(fields: Fields, extras: GgufExtras) -> ModelSpec:
-    def layers(count: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
-        windows = windows_from_gguf(fields, count, window_of(fields), _PERIOD)
-        return _layers(windows, rope, RopeSpec(fields.number("rope.freq_base_swa", _LOCAL_THETA), rope.dim))
+def _gguf_layers(fields: Fields, count: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
+    windows = windows_from_gguf(fields, count, window_from_gguf(fields), _PERIOD)
+    return _layers(windows, rope, RopeSpec(fields.number("rope.freq_base_swa", _LOCAL_THETA), rope.dim))
 
-    cap = "final_logit_softcapping"
+
+def _from_gguf(fields: Fields, extras: GgufExtras) -> ModelSpec:
     return gemma_from_gguf(
         fields,
         extras,
         _NAME,
-        layers,
+        layers=_gguf_layers,
         layers_of_27b=_LAYERS_OF_27B,
         qk_norm="head",
-        logit_softcap=fields.number(cap) if fields.get(cap) else None,
+        logit_softcap=factor_or(fields, "final_logit_softcapping", None),
     )
 
 

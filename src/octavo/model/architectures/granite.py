@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from octavo.model.architecture import Architecture, GgufExtras
 from octavo.model.fields import Fields
-from octavo.model.gguf_fields import head_dim_of, spec_from_gguf_fields
-from octavo.model.hf_fields import HfDefaults, spec_from_hf
+from octavo.model.gguf_fields import factor_or, head_dim_of, spec_from_gguf_fields
+from octavo.model.hf_fields import HfDefaults, attention_biases, spec_from_hf_fields
 from octavo.model.spec import ModelSpec
 
 _NAME = "GraniteForCausalLM"
 
 
 def _from_hf(fields: Fields) -> ModelSpec:
-    bias = fields.flag("attention_bias", False)
-    return spec_from_hf(
+    return spec_from_hf_fields(
         fields,
         _NAME,
         HfDefaults(),
-        qkv_bias=bias,
-        o_bias=bias,
         embed_scale=fields.number("embedding_multiplier", 1.0),
         attention_scale=fields.number("attention_multiplier", 1.0),
         residual_scale=fields.number("residual_multiplier", 1.0),
         logit_scale=1 / fields.number("logits_scaling", 1.0),
+        **attention_biases(fields),
     )
 
 
@@ -34,16 +32,11 @@ def _from_gguf(fields: Fields, extras: GgufExtras) -> ModelSpec:
         fields,
         extras,
         _NAME,
-        embed_scale=_factor(fields, "embedding_scale", 1.0),
-        attention_scale=_factor(fields, "attention.scale", head_dim_of(fields, heads) ** -0.5),
-        residual_scale=_factor(fields, "residual_scale", 1.0),
+        embed_scale=factor_or(fields, "embedding_scale", 1.0),
+        attention_scale=factor_or(fields, "attention.scale", head_dim_of(fields, heads) ** -0.5),
+        residual_scale=factor_or(fields, "residual_scale", 1.0),
         logit_scale=1 / fields.number("logit_scale"),  # what llama.cpp calls so divides the logits
     )
-
-
-def _factor(fields: Fields, key: str, default: float) -> float:
-    """As in llama.cpp, 0 says that it is not given."""
-    return fields.number(key) if fields.get(key) else default
 
 
 ARCHITECTURE = Architecture(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from octavo.model.architecture import Architecture, GgufExtras
 from octavo.model.fields import Fields
 from octavo.model.gguf_fields import spec_from_gguf_fields
-from octavo.model.hf_fields import HfDefaults, spec_from_hf
+from octavo.model.hf_fields import HfDefaults, attention_biases, spec_from_hf_fields
 from octavo.model.spec import ModelSpec
 
 _NAME = "LlamaForCausalLM"
@@ -13,8 +13,7 @@ _NAME = "LlamaForCausalLM"
 
 def _from_hf(fields: Fields) -> ModelSpec:
     fields.only("pretraining_tp", 1)
-    bias = fields.flag("attention_bias", False)
-    return spec_from_hf(fields, _NAME, HfDefaults(), qkv_bias=bias, o_bias=bias)
+    return spec_from_hf_fields(fields, _NAME, HfDefaults(), **attention_biases(fields))
 
 
 def _from_gguf(fields: Fields, extras: GgufExtras) -> ModelSpec:

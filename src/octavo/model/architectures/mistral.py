@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo.model.architecture import Architecture
 from octavo.model.fields import Fields
-from octavo.model.hf_fields import HfDefaults, check_layer_types, spec_from_hf
+from octavo.model.hf_fields import HfDefaults, check_layer_types, spec_from_hf_fields
 from octavo.model.spec import LayerSpec, ModelSpec, RopeSpec
 
 _NAME = "MistralForCausalLM"
@@ -13,16 +13,14 @@ _WINDOW = 4096
 
 
 def _layers(fields: Fields, count: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
-    window = None
-    if fields.get("sliding_window") is not None or not fields.has("sliding_window"):
-        window = fields.integer("sliding_window", _WINDOW)
+    window = fields.integer_or_none("sliding_window", missing=_WINDOW)
     check_layer_types(fields, ["full_attention" if window is None else "sliding_attention"] * count)
     return (LayerSpec(window, rope),) * count
 
 
 def _from_hf(fields: Fields) -> ModelSpec:
     defaults = HfDefaults(max_position_embeddings=131_072, num_kv_heads=8)
-    return spec_from_hf(fields, _NAME, defaults, layers=_layers)
+    return spec_from_hf_fields(fields, _NAME, defaults, layers=_layers)
 
 
 ARCHITECTURE = Architecture(

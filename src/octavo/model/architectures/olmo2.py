@@ -5,16 +5,15 @@ from __future__ import annotations
 from octavo.model.architecture import GGUF_LLAMA_LAYER, HF_LLAMA_LAYER, Architecture, GgufExtras
 from octavo.model.fields import Fields
 from octavo.model.gguf_fields import spec_from_gguf_fields
-from octavo.model.hf_fields import HfDefaults, spec_from_hf
+from octavo.model.hf_fields import HfDefaults, attention_biases, spec_from_hf_fields
 from octavo.model.spec import ModelSpec
 
 _NAME = "Olmo2ForCausalLM"
 
 
 def _from_hf(fields: Fields) -> ModelSpec:
-    bias = fields.flag("attention_bias", False)
-    defaults = HfDefaults(norm_eps=1e-5)
-    return spec_from_hf(fields, _NAME, defaults, norms="post", qk_norm="full", qkv_bias=bias, o_bias=bias)
+    biases = attention_biases(fields)
+    return spec_from_hf_fields(fields, _NAME, HfDefaults(norm_eps=1e-5), norms="post", qk_norm="full", **biases)
 
 
 def _from_gguf(fields: Fields, extras: GgufExtras) -> ModelSpec:
@@ -32,21 +31,13 @@ ARCHITECTURE = Architecture(
     from_hf=_from_hf,
     hf_layer={
         **{name: slots for name, slots in HF_LLAMA_LAYER.items() if "layernorm" not in name},
-        "self_attn.q_norm.weight": ("q_norm",),
-        "self_attn.k_norm.weight": ("k_norm",),
         "post_attention_layernorm.weight": ("attn_post_norm",),
         "post_feedforward_layernorm.weight": ("mlp_post_norm",),
     },
     gguf_name="olmo2",
     from_gguf=_from_gguf,
     gguf_layer={
-        **{
-            name: slots
-            for name, slots in GGUF_LLAMA_LAYER.items()
-            if name not in ("attn_norm.weight", "ffn_norm.weight")
-        },
-        "attn_q_norm.weight": ("q_norm",),
-        "attn_k_norm.weight": ("k_norm",),
+        **{name: slots for name, slots in GGUF_LLAMA_LAYER.items() if slots not in (("attn_norm",), ("mlp_norm",))},
         "post_attention_norm.weight": ("attn_post_norm",),
         "post_ffw_norm.weight": ("mlp_post_norm",),
     },

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from octavo.model.architecture import GGUF_LLAMA_LAYER, HF_LLAMA_LAYER, Architecture, GgufExtras
 from octavo.model.base import Slots
 from octavo.model.fields import Fields
-from octavo.model.gguf_fields import spec_from_gguf_fields, window_of
+from octavo.model.gguf_fields import spec_from_gguf_fields, window_from_gguf
 from octavo.model.hf_fields import (
     HfDefaults,
     agreed,
@@ -16,7 +15,7 @@ from octavo.model.hf_fields import (
     rope_from_table,
     rope_tables,
     rope_type,
-    spec_from_hf,
+    spec_from_hf_fields,
     theta_of,
 )
 from octavo.model.rotary import Rotary, longrope, longrope_scale
@@ -37,14 +36,8 @@ def _from_hf(fields: Fields) -> ModelSpec:
     _check_code(fields)
     for neutral in ("full_attn_mod", "interpolate_factor"):
         fields.only(neutral, 1)
-
-    def rope(fields: Fields, head_dim: int, max_positions: int, default_theta: float) -> RopeSpec:
-        return _rotary(fields, head_dim, max_positions, default_theta).rope
-
     defaults = HfDefaults(max_position_embeddings=_POSITIONS, norm_eps=1e-5)
-    spec = spec_from_hf(fields, _NAME, defaults, layers=_layers, rope=rope)
-    rotary = _rotary(fields, spec.head_dim, spec.max_position_embeddings, defaults.rope_theta)
-    return replace(spec, long_rope=rotary.long)
+    return spec_from_hf_fields(fields, _NAME, defaults, layers=_layers, rotary=_rotary)
 
 
 def _check_code(fields: Fields) -> None:
@@ -56,7 +49,7 @@ def _check_code(fields: Fields) -> None:
 
 
 def _layers(fields: Fields, count: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
-    window = None if fields.get("sliding_window") is None else fields.integer("sliding_window")
+    window = fields.integer_or_none("sliding_window")
     check_layer_types(fields, ["full_attention" if window is None else "sliding_attention"] * count)
     return (LayerSpec(window, rope),) * count
 
@@ -103,17 +96,17 @@ def _longrope(table: Fields, theta: float, dim: int, max_positions: int, origina
 
 
 def _from_gguf(fields: Fields, extras: GgufExtras) -> ModelSpec:
-    def layers(count: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
-        return (LayerSpec(_gguf_window(fields), rope),) * count
+    rotary_dim = fields.integer_or_none("rope.dimension_count")
+    return spec_from_gguf_fields(fields, extras, _NAME, layers=_gguf_layers, rotary_dim=rotary_dim)
 
-    rotated = "rope.dimension_count"
-    rotary_dim = None if fields.get(rotated) is None else fields.integer(rotated)
-    return spec_from_gguf_fields(fields, extras, _NAME, layers=layers, rotary_dim=rotary_dim)
+
+def _gguf_layers(fields: Fields, count: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
+    return (LayerSpec(_gguf_window(fields), rope),) * count
 
 
 def _gguf_window(fields: Fields) -> int | None:
     if fields.get("attention.sliding_window") is not None:
-        return window_of(fields)
+        return window_from_gguf(fields)
     context = fields.integer("context_length")
     return _UNSTATED_WINDOWS.get(context) or fields.integer("attention.sliding_window")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from octavo.model.architecture import Architecture, GgufExtras
 from octavo.model.fields import Fields
 from octavo.model.gguf_fields import spec_from_gguf_fields
-from octavo.model.hf_fields import HfDefaults, spec_from_hf, windows_of
+from octavo.model.hf_fields import HfDefaults, spec_from_hf_fields, windows_from_hf
 from octavo.model.spec import LayerSpec, ModelSpec, RopeSpec
 
 _NAME = "Qwen2ForCausalLM"
@@ -13,26 +13,17 @@ _NAME = "Qwen2ForCausalLM"
 
 def qwen_layers(fields: Fields, count: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
     """Layers from ``max_window_layers`` on have the window, or those that ``layer_types`` says."""
-    window = fields.integer("sliding_window", 4096) if _uses_window(fields) else None
-    first = fields.get("max_window_layers")
-    first = 28 if first is None else first
-    if isinstance(first, bool) or not isinstance(first, int) or first < 0:
-        raise fields.refusal("max_window_layers", first, "a whole number from 0")
+    fields.ignore("sliding_window")  # given and not used, as in most published configurations
+    in_use = fields.flag("use_sliding_window", False)
+    window = fields.integer_or_none("sliding_window", missing=4096) if in_use else None
+    first = fields.integer("max_window_layers", 28, low=0)
     kinds = ["sliding_attention" if window is not None and i >= first else "full_attention" for i in range(count)]
-    return tuple(LayerSpec(window, rope) for window in windows_of(fields, count, window, kinds))
-
-
-def _uses_window(fields: Fields) -> bool:
-    # A window that is given and not used, as in most published configurations, says nothing.
-    return fields.flag("use_sliding_window", False) and not (
-        fields.has("sliding_window") and fields.get("sliding_window") is None
-    )
+    return tuple(LayerSpec(window, rope) for window in windows_from_hf(fields, count, window, kinds))
 
 
 def _from_hf(fields: Fields) -> ModelSpec:
-    fields.get("sliding_window")
     defaults = HfDefaults(max_position_embeddings=32_768, num_kv_heads=32)
-    return spec_from_hf(fields, _NAME, defaults, layers=qwen_layers, qkv_bias=True)
+    return spec_from_hf_fields(fields, _NAME, defaults, layers=qwen_layers, qkv_bias=True)
 
 
 def _from_gguf(fields: Fields, extras: GgufExtras) -> ModelSpec:

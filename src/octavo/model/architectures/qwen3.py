@@ -6,17 +6,16 @@ from octavo.model.architecture import Architecture, GgufExtras
 from octavo.model.architectures.qwen2 import qwen_layers
 from octavo.model.fields import Fields
 from octavo.model.gguf_fields import spec_from_gguf_fields
-from octavo.model.hf_fields import HfDefaults, spec_from_hf
+from octavo.model.hf_fields import HfDefaults, attention_biases, spec_from_hf_fields
 from octavo.model.spec import ModelSpec
 
 _NAME = "Qwen3ForCausalLM"
 
 
 def _from_hf(fields: Fields) -> ModelSpec:
-    fields.get("sliding_window")
-    bias = fields.flag("attention_bias", False)
     defaults = HfDefaults(max_position_embeddings=32_768, num_kv_heads=32, head_dim=128)
-    return spec_from_hf(fields, _NAME, defaults, layers=qwen_layers, qk_norm="head", qkv_bias=bias, o_bias=bias)
+    biases = attention_biases(fields)
+    return spec_from_hf_fields(fields, _NAME, defaults, layers=qwen_layers, qk_norm="head", **biases)
 
 
 def _from_gguf(fields: Fields, extras: GgufExtras) -> ModelSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from octavo.model.architecture import Architecture, GgufExtras
 from octavo.model.fields import Fields
 from octavo.model.gguf_fields import spec_from_gguf_fields
-from octavo.model.hf_fields import HfDefaults, spec_from_hf, windows_of
+from octavo.model.hf_fields import HfDefaults, attention_biases, spec_from_hf_fields, windows_from_hf
 from octavo.model.spec import LayerSpec, ModelSpec, RopeSpec
 
 _NAME = "SmolLM3ForCausalLM"
@@ -15,11 +15,10 @@ _INTERVAL = 4
 
 def _layers(fields: Fields, count: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
     rotates = _rotates(fields, count)
-    in_use = fields.flag("use_sliding_window", False)
-    given = fields.get("sliding_window") is not None
-    window = fields.integer("sliding_window") if in_use and given else None
+    fields.ignore("sliding_window")
+    window = fields.integer_or_none("sliding_window") if fields.flag("use_sliding_window", False) else None
     kinds = ["full_attention" if window is None or rotated else "sliding_attention" for rotated in rotates]
-    windows = windows_of(fields, count, window, kinds)
+    windows = windows_from_hf(fields, count, window, kinds)
     return tuple(LayerSpec(w, rope if rotated else None) for w, rotated in zip(windows, rotates, strict=True))
 
 
@@ -38,19 +37,17 @@ def _every(interval: int, count: int) -> list[bool]:
     return [(layer + 1) % interval != 0 for layer in range(count)]
 
 
-def _gguf_layers(count: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
+def _gguf_layers(fields: Fields, count: int, rope: RopeSpec) -> tuple[LayerSpec, ...]:
     return tuple(LayerSpec(None, rope if rotated else None) for rotated in _every(_INTERVAL, count))
 
 
 def _from_hf(fields: Fields) -> ModelSpec:
-    for unread in ("pretraining_tp", "max_window_layers"):  # in the published configuration; no code reads them
-        fields.get(unread)
+    fields.ignore("pretraining_tp", "max_window_layers")  # in the published configuration; no code reads them
     fields.only("mlp_bias", False)
-    bias = fields.flag("attention_bias", False)
     defaults = HfDefaults(
         max_position_embeddings=32_768, num_kv_heads=4, tie_word_embeddings=True, rope_theta=2_000_000.0
     )
-    return spec_from_hf(fields, _NAME, defaults, layers=_layers, qkv_bias=bias, o_bias=bias)
+    return spec_from_hf_fields(fields, _NAME, defaults, layers=_layers, **attention_biases(fields))
 
 
 def _from_gguf(fields: Fields, extras: GgufExtras) -> ModelSpec:
