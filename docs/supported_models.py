@@ -9,9 +9,6 @@ from octavo.model.architectures.registry import ARCHITECTURES
 
 PAGE = Path(__file__).with_name("supported-models.md")
 
-GGUF_NAMES_OF_OTHERS = {"mistral": "llama", "gemma3": "gemma3"}
-"""What the GGUF files of architectures without a name of their own there call themselves."""
-
 STORAGE = (
     ("plain", ("F32", "F16", "BF16")),
     ("legacy blocks", ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")),
@@ -109,14 +106,13 @@ def page() -> str:
 
 
 def _row(architecture: Architecture) -> tuple[str, ...]:
-    in_gguf = architecture.gguf_name or GGUF_NAMES_OF_OTHERS[architecture.model_type]
     return (
         architecture.name,
         f"`{architecture.model_type}`",
-        f"`{in_gguf}`",
+        f"`{architecture.gguf_name}`",
         architecture.example,
         architecture.features,
-        architecture.refuses or "-",
+        ", ".join(architecture.refuses) or "-",
     )
 
 

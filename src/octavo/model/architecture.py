@@ -76,6 +76,7 @@ class Architecture:
     Attributes:
         name: its class in transformers.
         model_type: what ``config.json`` calls it.
+        gguf_name: ``general.architecture`` of its GGUF files.
         example: a published model of this kind.
         features: what sets it apart from Llama, for the documentation.
         refuses: settings that exist for it and that Octavo refuses, for the documentation.
@@ -84,22 +85,21 @@ class Architecture:
         hf_prefix: what all its tensors' names begin with, if they are part of something larger.
         hf_ignored: tensors that are not read: the configuration says the same, or nothing a request can ask for
             needs them.
-        gguf_name: ``general.architecture``, or ``None`` if a GGUF file of it names another architecture.
-        from_gguf: metadata -> spec, likewise.
+        from_gguf: metadata -> spec, likewise; ``None`` where another architecture of the same ``gguf_name`` reads it.
         gguf_layer: tensors of a layer in a GGUF file.
         gguf_pairs_rows: whether llama.cpp keeps rows of q and k that rotate together side by side.
     """
 
     name: str
     model_type: str
+    gguf_name: str
     example: str
     features: str
-    refuses: str
+    refuses: tuple[str, ...]
     from_hf: Callable[[Fields], ModelSpec]
     hf_layer: Mapping[str, Slots] = field(default_factory=lambda: HF_LLAMA_LAYER)
     hf_prefix: str = ""
     hf_ignored: re.Pattern[str] = re.compile(r"rotary_emb\.inv_freq$")
-    gguf_name: str | None = None
     from_gguf: Callable[[Fields, GgufExtras], ModelSpec] | None = None
     gguf_layer: Mapping[str, Slots] = field(default_factory=lambda: GGUF_LLAMA_LAYER)
     gguf_pairs_rows: bool = False

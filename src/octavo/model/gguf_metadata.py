@@ -35,7 +35,7 @@ def spec_from_gguf(metadata: Mapping[str, Any], extras: GgufExtras) -> ModelSpec
     name = general.get("general.architecture")
     readers = {a.gguf_name: a.from_gguf for a in ARCHITECTURES if a.from_gguf is not None}
     if not isinstance(name, str) or name not in readers:
-        supported = ", ".join(str(known) for known in readers)
+        supported = ", ".join(readers)
         raise UnsupportedModelError(f"GGUF architecture {name!r} is not supported; Octavo runs {supported}")
     tokens = metadata.get("tokenizer.ggml.tokens")
     extras = replace(extras, num_tokens=len(tokens) if isinstance(tokens, list) else None)

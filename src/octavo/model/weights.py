@@ -91,6 +91,9 @@ def empty_model(spec: ModelSpec, isa: str, threads: int) -> _native.Model:
         UnsupportedModelError: the native core refuses the shape.
     """
     ropes = spec.ropes
+    half = (
+        ropes[0].dim // 2 if ropes else 1
+    )  # a model that never rotates has no row, and the array still two dimensions
     try:
         return _native.Model(
             vocab_size=spec.vocab_size,
@@ -102,7 +105,7 @@ def empty_model(spec: ModelSpec, isa: str, threads: int) -> _native.Model:
             norm_eps=spec.norm_eps,
             attention_scale=spec.attention_scale,
             tie_word_embeddings=spec.tie_word_embeddings,
-            inv_freq=np.array([rope.inv_freq() for rope in ropes], np.float32).reshape(len(ropes), -1),
+            inv_freq=np.array([rope.inv_freq() for rope in ropes], np.float32).reshape(len(ropes), half),
             rotary_scales=[rope.scale for rope in ropes],
             windows=[layer.window or 0 for layer in spec.layers],
             layer_rotaries=[-1 if layer.rope is None else ropes.index(layer.rope) for layer in spec.layers],

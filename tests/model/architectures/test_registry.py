@@ -50,6 +50,11 @@ def test_attention_biases_are_a_setting(family: str) -> None:
         assert (spec.qkv_bias, spec.o_bias) == (setting, setting)
 
 
+def test_every_gguf_name_has_one_reader() -> None:
+    read = [architecture.gguf_name for architecture in ARCHITECTURES if architecture.from_gguf is not None]
+    assert sorted(read) == sorted({architecture.gguf_name for architecture in ARCHITECTURES})
+
+
 values = st.one_of(
     st.none(),
     st.booleans(),

@@ -131,12 +131,12 @@ def _from_gguf(fields: Fields, extras: GgufExtras) -> ModelSpec:
 ARCHITECTURE = Architecture(
     name=_NAME,
     model_type="gemma2",
+    gguf_name="gemma2",
     example="Gemma 2 2B, 9B, 27B",
     features="soft caps of scores and logits; a window in every other layer; norms before and after; GeGLU",
-    refuses="bidirectional attention",
+    refuses=("bidirectional attention",),
     from_hf=_from_hf,
     hf_layer=GEMMA_HF_LAYER,
-    gguf_name="gemma2",
     from_gguf=_from_gguf,
     gguf_layer=GEMMA_GGUF_LAYER,
 )

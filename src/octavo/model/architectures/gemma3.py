@@ -124,12 +124,12 @@ def _from_gguf(fields: Fields, extras: GgufExtras) -> ModelSpec:
 ARCHITECTURE = Architecture(
     name=_NAME,
     model_type="gemma3_text",
+    gguf_name="gemma3",
     example="Gemma 3 270M, 1B",
     features="five windowed layers to a full one, each kind with its own rotary base; normed q and k; GeGLU",
-    refuses="bidirectional attention, soft caps of scores",
+    refuses=("bidirectional attention", "soft caps of scores"),
     from_hf=_from_hf,
     hf_layer=GEMMA_HF_LAYER,
-    gguf_name="gemma3",
     from_gguf=_from_gguf,
     gguf_layer=GEMMA_GGUF_LAYER,
 )
@@ -137,9 +137,10 @@ ARCHITECTURE = Architecture(
 TEXT_OF_IMAGES = Architecture(
     name=_WITH_IMAGES,
     model_type="gemma3",
+    gguf_name="gemma3",
     example="Gemma 3 4B, 12B, 27B",
     features="the text part of a model that sees images; its other weights are not read",
-    refuses="bidirectional attention, soft caps of scores",
+    refuses=("bidirectional attention", "soft caps of scores"),
     from_hf=_from_hf_with_images,
     hf_layer=GEMMA_HF_LAYER,
     hf_prefix="language_model.",

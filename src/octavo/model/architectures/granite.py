@@ -42,11 +42,11 @@ def _from_gguf(fields: Fields, extras: GgufExtras) -> ModelSpec:
 ARCHITECTURE = Architecture(
     name=_NAME,
     model_type="granite",
+    gguf_name="granite",
     example="Granite 3.3 2B and 8B, Granite 3.0 to 4.0 dense",
     features="factors on embeddings, scores, residuals and logits; attention biases",
-    refuses="biases of the MLP, mixture of experts, state-space layers",
+    refuses=("biases of the MLP", "mixture of experts", "state-space layers"),
     from_hf=_from_hf,
-    gguf_name="granite",
     from_gguf=_from_gguf,
     gguf_pairs_rows=True,
 )

@@ -23,11 +23,11 @@ def _from_gguf(fields: Fields, extras: GgufExtras) -> ModelSpec:
 ARCHITECTURE = Architecture(
     name=_NAME,
     model_type="llama",
+    gguf_name="llama",
     example="Llama 3.2 1B, SmolLM2, TinyLlama",
     features="grouped-query attention; rotary scaling linear, llama3 and YaRN; attention biases",
-    refuses="biases of the MLP, partial rotation",
+    refuses=("biases of the MLP", "partial rotation"),
     from_hf=_from_hf,
-    gguf_name="llama",
     from_gguf=_from_gguf,
     gguf_pairs_rows=True,
 )

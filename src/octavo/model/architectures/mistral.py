@@ -26,8 +26,9 @@ def _from_hf(fields: Fields) -> ModelSpec:
 ARCHITECTURE = Architecture(
     name=_NAME,
     model_type="mistral",
+    gguf_name="llama",
     example="Mistral 7B v0.1 (window), v0.3, Nemo",
-    features="sliding window in every layer, respected",
-    refuses="",
+    features="a sliding window in every layer",
+    refuses=(),
     from_hf=_from_hf,
 )

@@ -25,16 +25,16 @@ def _from_gguf(fields: Fields, extras: GgufExtras) -> ModelSpec:
 ARCHITECTURE = Architecture(
     name=_NAME,
     model_type="olmo2",
+    gguf_name="olmo2",
     example="OLMo 2 1B to 32B",
     features="norms after attention and MLP; q/k norm over all heads; attention biases",
-    refuses="a sliding window (OLMo 3)",
+    refuses=("a sliding window (OLMo 3)",),
     from_hf=_from_hf,
     hf_layer={
         **{name: slots for name, slots in HF_LLAMA_LAYER.items() if "layernorm" not in name},
         "post_attention_layernorm.weight": ("attn_post_norm",),
         "post_feedforward_layernorm.weight": ("mlp_post_norm",),
     },
-    gguf_name="olmo2",
     from_gguf=_from_gguf,
     gguf_layer={
         **{name: slots for name, slots in GGUF_LLAMA_LAYER.items() if slots not in (("attn_norm",), ("mlp_norm",))},

@@ -121,12 +121,12 @@ def _fused(names: Mapping[str, Slots], *, qkv: str, gate_up: str) -> dict[str, S
 ARCHITECTURE = Architecture(
     name=_NAME,
     model_type="phi3",
+    gguf_name="phi3",
     example="Phi-3, 3.5 and 4 mini, Phi-3 medium, Phi-4",
     features="a window; rotation of a part of each head; longrope, its factors chosen once by `max_model_len`",
-    refuses="mixture of experts, images, speech",
+    refuses=("mixture of experts", "images", "speech"),
     from_hf=_from_hf,
     hf_layer=_fused(HF_LLAMA_LAYER, qkv="self_attn.qkv_proj.weight", gate_up="mlp.gate_up_proj.weight"),
-    gguf_name="phi3",
     from_gguf=_from_gguf,
     gguf_layer=_fused(GGUF_LLAMA_LAYER, qkv="attn_qkv.weight", gate_up="ffn_up.weight"),
 )

@@ -33,10 +33,10 @@ def _from_gguf(fields: Fields, extras: GgufExtras) -> ModelSpec:
 ARCHITECTURE = Architecture(
     name=_NAME,
     model_type="qwen2",
+    gguf_name="qwen2",
     example="Qwen2.5 0.5B to 72B, Qwen2",
     features="biases on q, k and v; windowed upper layers",
-    refuses="mixture of experts",
+    refuses=("mixture of experts",),
     from_hf=_from_hf,
-    gguf_name="qwen2",
     from_gguf=_from_gguf,
 )

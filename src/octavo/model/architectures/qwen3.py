@@ -25,10 +25,10 @@ def _from_gguf(fields: Fields, extras: GgufExtras) -> ModelSpec:
 ARCHITECTURE = Architecture(
     name=_NAME,
     model_type="qwen3",
+    gguf_name="qwen3",
     example="Qwen3 0.6B to 32B",
     features="a norm on each head of q and k; attention biases; windowed upper layers",
-    refuses="mixture of experts",
+    refuses=("mixture of experts",),
     from_hf=_from_hf,
-    gguf_name="qwen3",
     from_gguf=_from_gguf,
 )

@@ -57,11 +57,11 @@ def _from_gguf(fields: Fields, extras: GgufExtras) -> ModelSpec:
 ARCHITECTURE = Architecture(
     name=_NAME,
     model_type="smollm3",
+    gguf_name="smollm3",
     example="SmolLM3 3B",
     features="layers without rotary embedding; windowed layers; attention biases",
-    refuses="biases of the MLP",
+    refuses=("biases of the MLP",),
     from_hf=_from_hf,
-    gguf_name="smollm3",
     from_gguf=_from_gguf,
     gguf_pairs_rows=True,
 )
