@@ -136,6 +136,7 @@ MODELS: dict[str, Maker] = {
     "qwen 3 with biases": _model(Qwen3Config, **_GQA, attention_bias=True),
     "qwen 3 with biases and windows": _model(Qwen3Config, **_GQA, **_QWEN, attention_bias=True),
     "smollm 3": _model(SmolLM3Config, **_GQA, num_hidden_layers=5),
+    "smollm 3 without rotation": _model(SmolLM3Config, **_GQA, no_rope_layers=[0, 0]),
     "smollm 3 with biases": _model(SmolLM3Config, **_GQA, num_hidden_layers=4, attention_bias=True),
     "smollm 3 with biases and windows": _model(
         SmolLM3Config,

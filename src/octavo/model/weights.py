@@ -10,8 +10,9 @@ import numpy as np
 
 from octavo import _native
 from octavo.errors import ConfigError, ModelError, UnsupportedModelError, WeightsError
-from octavo.model.base import ModelSource, check_shape
+from octavo.model.base import ModelSource
 from octavo.model.packed import PackedCopy, weights_digest
+from octavo.model.slots import check_shape
 from octavo.model.spec import ModelSpec
 
 
