@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from octavo.model.base import Slots, TensorNames
 from octavo.model.fields import Fields
+from octavo.model.slots import Slots, TensorNames
 from octavo.model.spec import LayerSpec, ModelSpec, RopeSpec
 
 Layers = Callable[[Fields, int, RopeSpec], tuple[LayerSpec, ...]]

@@ -14,10 +14,11 @@ import numpy.typing as npt
 from octavo.errors import UnsupportedModelError
 from octavo.model.architecture import GgufExtras
 from octavo.model.architectures.registry import architecture_named
-from octavo.model.base import ModelSource, StoredAt, Tensor, TensorKey, find_slots
+from octavo.model.base import ModelSource, Tensor
 from octavo.model.bfloat16 import to_bfloat16
 from octavo.model.gguf_file import PLAIN_TYPES, GgufFile
 from octavo.model.gguf_metadata import spec_from_gguf
+from octavo.model.slots import StoredAt, TensorKey, find_slots
 from octavo.model.spec import ModelSpec
 
 _FREQ_FACTORS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
@@ -42,7 +43,6 @@ class GgufSource(ModelSource):
         self.name = name
         self.location = path
         self._file = GgufFile(path)
-        self._last: tuple[str, npt.NDArray[np.uint16]] | None = None
         metadata = self._file.metadata
         self.tokenizer_source = metadata
         stored = self._file.tensors
@@ -71,12 +71,12 @@ class GgufSource(ModelSource):
         self.check()
         heads = {"q": self.spec.num_heads, "k": self.spec.num_kv_heads}
         paired = architecture_named(self.spec.architecture).gguf_pairs_rows
+        name, whole = "", np.empty(0, np.uint16)
         for (slot, layer), shape in self.spec.tensor_shapes().items():
             at = self._slots[slot, layer]
-            if slot.endswith("norm") and self.spec.norm_offset:
-                bits = self._norm_without_offset(at.name)
-            else:
-                bits = at.cut(self._read(at.name), shape[0])
+            if at.name != name:  # a tensor that holds several slots is read once
+                name, whole = at.name, self._read(at.name, slot)
+            bits = at.cut(whole, shape[0])
             part = slot.removesuffix("_bias")
             if paired and part in heads:
                 bits = _rotate_half_order(bits, heads[part])
@@ -88,14 +88,10 @@ class GgufSource(ModelSource):
         stored = {name: tensor.shape for name, tensor in self._file.tensors.items()}
         return find_slots(str(self._file.path), self.spec, names, stored, _IGNORED)
 
-    def _read(self, name: str) -> npt.NDArray[np.uint16]:
-        """One tensor, kept until another is asked for: one that holds several slots is read once."""
-        if self._last is None or self._last[0] != name:
-            self._last = name, self._file.read(name)
-        return self._last[1]
-
-    def _norm_without_offset(self, name: str) -> npt.NDArray[np.uint16]:
-        """A norm's weight as the model stores it: llama.cpp adds what the norm adds."""
+    def _read(self, name: str, slot: str) -> npt.NDArray[np.uint16]:
+        """One tensor; a norm's as the model stores it, for llama.cpp adds to it what the norm adds."""
+        if not (slot.endswith("norm") and self.spec.norm_offset):
+            return self._file.read(name)
         return to_bfloat16(np.array(self._file.read_floats(name), np.float32) - np.float32(self.spec.norm_offset))
 
     def _freq_factors(self) -> dict[str, list[float]]:

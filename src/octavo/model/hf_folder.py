@@ -12,10 +12,11 @@ import numpy as np
 
 from octavo.errors import ModelNotFoundError, UnsupportedModelError, WeightsError
 from octavo.model.architectures.registry import architecture_named
-from octavo.model.base import ModelSource, StoredAt, Tensor, TensorKey, find_slots
+from octavo.model.base import ModelSource, Tensor
 from octavo.model.hf_config import spec_from_hf_config
 from octavo.model.reading import is_file
 from octavo.model.safetensors_file import SafetensorsFile
+from octavo.model.slots import StoredAt, TensorKey, find_slots
 from octavo.model.spec import ModelSpec
 
 WEIGHTS_FILE = "model.safetensors"

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from random_models import FOR_GGUF, MODELS
 
-from octavo.model.base import ModelSource, TensorKey
+from octavo.model.base import ModelSource
 from octavo.model.gguf_source import GgufSource
 from octavo.model.hf_folder import HfFolder
+from octavo.model.slots import TensorKey
 
 SAME = [
     "nine heads to three",

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Unpack
 
 from octavo.model.architecture import GGUF_LLAMA_LAYER, HF_LLAMA_LAYER, Architecture, GgufExtras, Layers
-from octavo.model.base import Slots
 from octavo.model.fields import Fields
 from octavo.model.gguf_fields import spec_from_gguf_fields, window_from_gguf, windows_from_gguf
 from octavo.model.hf_fields import HfDefaults, ReadRotary, attention_biases, spec_from_hf_fields, windows_from_hf
+from octavo.model.slots import Slots
 from octavo.model.spec import LayerSpec, ModelSpec, RopeSpec, SpecChoices
 
 _NAME = "Gemma2ForCausalLM"

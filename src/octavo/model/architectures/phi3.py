@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from octavo.model.architecture import GGUF_LLAMA_LAYER, HF_LLAMA_LAYER, Architecture, GgufExtras
-from octavo.model.base import Slots
 from octavo.model.fields import Fields
 from octavo.model.gguf_fields import spec_from_gguf_fields, window_from_gguf
 from octavo.model.hf_fields import (
@@ -19,6 +18,7 @@ from octavo.model.hf_fields import (
     theta_of,
 )
 from octavo.model.rotary import Rotary, longrope, longrope_scale
+from octavo.model.slots import Slots
 from octavo.model.spec import LayerSpec, ModelSpec, RopeSpec
 
 _NAME = "Phi3ForCausalLM"
