@@ -5,11 +5,14 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from octavo.errors import UnsupportedModelError
 from octavo.model.hf_config import spec_from_hf_config
 from octavo.model.spec import LayerSpec, LongRope, ModelSpec, RopeSpec, SpecChoices
+from octavo.model.weights import empty_model
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -172,3 +175,45 @@ def test_layers_are_in_groups_of_one_window_whose_blocks_waste_an_eighth_at_most
     assert all(len({windows[layer] for layer in group}) == 1 for group in groups)
     assert sorted(map(len, groups)) == sorted(sizes)
     assert 8 * max(sizes) * len(sizes) <= 9 * len(windows)
+
+
+FACTORS = st.one_of(st.sampled_from([0.0, 1e-30, 0.5, 2.0, 1e4, 1e30]), st.floats())
+COUNTS = st.integers(-1, 12)
+ROPE_FIELDS = {
+    "theta": FACTORS,
+    "dim": st.sampled_from([0, 1, 2, 6, 18]),
+    "kind": st.sampled_from(["linear", "llama3", "factors"]),
+    "factor": FACTORS,
+    "low_freq_factor": FACTORS,
+    "scale": FACTORS,
+}
+FIELDS = {
+    "vocab_size": COUNTS,
+    "hidden_size": COUNTS,
+    "intermediate_size": COUNTS,
+    "num_heads": COUNTS,
+    "num_kv_heads": COUNTS,
+    "head_dim": st.sampled_from([0, 8, 16, 24, 512, 528]),
+    "norm_eps": FACTORS,
+    "qk_norm": st.sampled_from(["none", "head", "full"]),
+    "norms": st.sampled_from(["pre", "post", "both"]),
+    **dict.fromkeys(("attention_scale", "attention_softcap", "logit_softcap", "embed_scale", "logit_scale"), FACTORS),
+}
+
+
+def some(fields):
+    """Values for a few of them."""
+    return st.sets(st.sampled_from(sorted(fields)), max_size=2).flatmap(
+        lambda names: st.fixed_dictionaries({name: fields[name] for name in names})
+    )
+
+
+@given(changes=some(FIELDS), rope=st.none() | some(ROPE_FIELDS), window=st.sampled_from([None, -1, 0, 1, 2**31 - 1]))
+def test_the_native_core_runs_every_spec_there_can_be(config, changes, rope, window):
+    spec = spec_from_hf_config(config)
+    try:
+        layer = LayerSpec(window, None if rope is None else dataclasses.replace(spec.ropes[0], **rope))
+        spec = dataclasses.replace(spec, layers=(layer, LayerSpec()), **changes)
+    except UnsupportedModelError:
+        return
+    empty_model(spec, "generic", 1)

@@ -41,3 +41,14 @@ def windows_in(config: PretrainedConfig) -> list[int | None]:
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * config.num_hidden_layers
     return [window if kind == "sliding_attention" else None for kind in kinds]
+
+
+def assert_same(spec: ModelSpec, config: PretrainedConfig) -> None:
+    """What every configuration says is read as transformers reads it."""
+    assert spec.num_layers == config.num_hidden_layers
+    assert spec.num_kv_heads == config.num_key_value_heads
+    assert spec.head_dim == (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+    assert spec.norm_eps == config.rms_norm_eps
+    assert spec.tie_word_embeddings == config.tie_word_embeddings
+    assert spec.max_position_embeddings == config.max_position_embeddings
+    assert windows(spec) == windows_in(config)

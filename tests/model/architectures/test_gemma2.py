@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import transformers
+from hf_configs import assert_same
 
 from octavo.errors import UnsupportedModelError
 from octavo.model.architecture import GgufExtras
@@ -66,7 +67,7 @@ def test_a_configuration_means_what_transformers_makes_of_it(config: dict[str, A
     reference = transformers.Gemma2Config(**{k: v for k, v in config.items() if k != "architectures"})
     reference.architectures = config["architectures"]
     spec = spec_from_hf_config(config)
-    _assert_same(spec, reference)
+    _assert_same_gemma(spec, reference)
     assert spec == spec_from_hf_config(reference.to_dict())
 
 
@@ -123,15 +124,9 @@ def test_the_27b_scales_its_scores_by_hidden_size_over_heads() -> None:
     assert spec_from_gguf(METADATA, TIED).attention_scale == 128**-0.5
 
 
-def _assert_same(spec: ModelSpec, reference: transformers.Gemma2Config) -> None:
-    types = {"full_attention": None, "sliding_attention": reference.sliding_window}
-    assert [layer.window for layer in spec.layers] == [types[kind] for kind in reference.layer_types]
+def _assert_same_gemma(spec: ModelSpec, reference: transformers.Gemma2Config) -> None:
     assert {layer.rope.theta for layer in spec.layers if layer.rope} == {reference.rope_parameters["rope_theta"]}
-    assert spec.num_kv_heads == reference.num_key_value_heads
-    assert spec.head_dim == reference.head_dim
-    assert spec.norm_eps == reference.rms_norm_eps
-    assert spec.max_position_embeddings == reference.max_position_embeddings
-    assert spec.tie_word_embeddings == reference.tie_word_embeddings
+    assert_same(spec, reference)
     assert spec.attention_scale == reference.query_pre_attn_scalar**-0.5
     assert spec.attention_softcap == reference.attn_logit_softcapping
     assert spec.logit_softcap == reference.final_logit_softcapping

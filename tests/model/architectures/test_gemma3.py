@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from hf_configs import assert_same
 
 from octavo.errors import UnsupportedModelError, WeightsError
 from octavo.model.architecture import GgufExtras
@@ -78,7 +79,7 @@ TIED = GgufExtras(tie_word_embeddings=True)
 def test_a_configuration_means_what_transformers_makes_of_it(config: dict[str, Any]) -> None:
     reference = _reference(config)
     spec = spec_from_hf_config(config)
-    _assert_same(spec, reference)
+    _assert_same_gemma(spec, reference)
     assert spec == spec_from_hf_config(reference.to_dict())
 
 
@@ -156,7 +157,7 @@ def test_the_text_part_of_a_model_with_images_is_the_model_without_them(tmp_path
 def test_what_the_text_part_leaves_out_has_the_defaults_of_transformers() -> None:
     published = {"hidden_size": 2560, "model_type": "gemma3_text", "rope_scaling": {"factor": 8.0, "type": "linear"}}
     spec = spec_from_hf_config(_with_images(published))
-    _assert_same(spec, transformers.Gemma3TextConfig(hidden_size=2560))
+    _assert_same_gemma(spec, transformers.Gemma3TextConfig(hidden_size=2560))
     assert spec.layers[5].rope == RopeSpec(1_000_000.0, 256, "linear", 8.0)
     assert (spec.vocab_size, spec.intermediate_size, spec.num_heads) == (262_208, 9216, 8)
     assert not spec_from_hf_config(_with_images(published) | {"tie_word_embeddings": False}).tie_word_embeddings
@@ -219,19 +220,13 @@ def _reference(config: dict[str, Any]) -> transformers.Gemma3TextConfig:
     return reference
 
 
-def _assert_same(spec: ModelSpec, reference: transformers.Gemma3TextConfig) -> None:
-    types = {"full_attention": None, "sliding_attention": reference.sliding_window}
-    assert [layer.window for layer in spec.layers] == [types[kind] for kind in reference.layer_types]
+def _assert_same_gemma(spec: ModelSpec, reference: transformers.Gemma3TextConfig) -> None:
     for layer, kind in zip(spec.layers, reference.layer_types, strict=True):
         assert layer.rope is not None
         assert layer.rope.theta == reference.rope_parameters[kind]["rope_theta"]
         if (factor := reference.rope_parameters[kind].get("factor")) is not None:
             assert (layer.rope.kind, layer.rope.factor) == ("linear", factor)
-    assert spec.num_kv_heads == reference.num_key_value_heads
-    assert spec.head_dim == reference.head_dim
-    assert spec.norm_eps == reference.rms_norm_eps
-    assert spec.max_position_embeddings == reference.max_position_embeddings
-    assert spec.tie_word_embeddings == reference.tie_word_embeddings
+    assert_same(spec, reference)
     assert spec.attention_scale == reference.query_pre_attn_scalar**-0.5
     assert spec.attention_softcap == reference.attn_logit_softcapping
     assert spec.logit_softcap == reference.final_logit_softcapping
