@@ -13,6 +13,7 @@ import pytest
 
 from octavo import LLM, cli
 from octavo.cli.bench import cache, pictures, prefix, roofline, throughput
+from octavo.cli.bench.results import CacheResult
 from octavo.errors import OctavoError
 
 TOKENS, PROMPT = 8, 20
@@ -94,7 +95,7 @@ def test_cache_says_what_it_interpolated_in_words_and_in_the_picture(tiny_model,
 
 
 def test_steps_that_were_not_run_count_with_what_lies_between_their_neighbours():
-    result = cache.CacheResult("", 3, every=2, cached=[1.0] * 6, steps=[0, 2, 4, 5], uncached=[1.0, 3.0, 5.0, 6.0])
+    result = CacheResult("", 3, every=2, cached=[1.0] * 6, steps=[0, 2, 4, 5], uncached=[1.0, 3.0, 5.0, 6.0])
     assert result.uncached_total == pytest.approx(1 + 2 + 3 + 4 + 5 + 6)
     assert result.speedup == pytest.approx(21 / 6)
     assert result.uncached_fit.slope == pytest.approx(1.0)

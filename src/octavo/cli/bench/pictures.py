@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from octavo.cli.bench.cache import CacheResult
-    from octavo.cli.bench.prefix import PrefixResult
+    from octavo.cli.bench.results import CacheResult, PrefixResult
 
 Output = Annotated[
     Path | None,

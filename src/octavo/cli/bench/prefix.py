@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from octavo.cli.bench.pictures import Output, draw_prefix, place_for_picture
+from octavo.cli.bench.results import Point, PrefixResult
 from octavo.cli.options import Debug, Isa, Json, KVMemory, ModelOption, Threads, given
 from octavo.errors import OctavoError
 
@@ -35,8 +35,8 @@ def prefix(
     """Time the first token by the share of the prompt that is cached.
 
     From none of the prompt to all of it, in steps of a tenth. Before each run the cache is emptied and filled with
-    that share. Fails if the first token or its
-    log-probability depends on the share. Draws a picture (bench-prefix.png).
+    that share. Fails if the first token or its log-probability depends on the share. Draws a picture
+    (bench-prefix.png).
     """
     from octavo.cli.starting import open_llm
 
@@ -49,47 +49,6 @@ def prefix(
         _show(result)
     if picture is not None:
         draw_prefix(result, picture)
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """Seconds to the first token, one for each run, where ``percent`` of the prompt had been computed before.
-
-    ``num_cached_tokens``: those that were read from the cache. The last token of a prompt is always computed.
-    """
-
-    percent: int
-    num_cached_tokens: int
-    seconds: list[float]
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixResult:
-    """One point for each share, ascending. ``engine``: model, instruction set and threads, for people."""
-
-    engine: str
-    num_prompt_tokens: int
-    points: list[Point]
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "engine": self.engine,
-            "num_prompt_tokens": self.num_prompt_tokens,
-            "identical": True,  # or there would be no result
-            "points": [
-                {
-                    "percent": point.percent,
-                    "num_cached_tokens": point.num_cached_tokens,
-                    "median_seconds": point.median,
-                    "seconds": point.seconds,
-                }
-                for point in self.points
-            ],
-        }
 
 
 @dataclass(frozen=True, slots=True)
