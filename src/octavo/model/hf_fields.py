@@ -167,8 +167,6 @@ def rope_from_table(table: Fields, theta: float, dim: int, original: int, *, sha
             high_freq_factor=table.number("high_freq_factor"),
             original_max_position_embeddings=table.integer("original_max_position_embeddings", original),
         )
-        if rope.high_freq_factor <= rope.low_freq_factor:
-            raise table.refusal("high_freq_factor", rope.high_freq_factor, "more than low_freq_factor")
     elif kind == "yarn":
         rope = _yarn(table, theta, dim, original)
     else:

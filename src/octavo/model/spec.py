@@ -20,6 +20,8 @@ HEAD_DIM_MULTIPLE = 16
 MAX_HEAD_DIM = 2**9
 MAX_POSITIONS = 2**24
 """The native core counts positions in float32, which is exact up to here."""
+MAX_INV_FREQ = 1e3
+"""Most radians that a position turns by; cosines and sines of the products are computed without libm."""
 
 Norms = Literal["pre", "post", "both"]
 QkNorm = Literal["none", "head", "full"]
@@ -59,11 +61,21 @@ class RopeSpec:
         for name in ("theta", "factor", "scale"):
             if not 1e-30 <= getattr(self, name) <= 1e30:
                 raise UnsupportedModelError(f"rotary {name} {getattr(self, name)} is beyond float32's reach")
+        if not 0 < self.low_freq_factor < self.high_freq_factor < math.inf:
+            raise UnsupportedModelError(
+                f"rotary high_freq_factor must be a number more than low_freq_factor {self.low_freq_factor}, and that "
+                f"above 0; the model has {self.high_freq_factor}"
+            )
         try:
             with np.errstate(over="raise", divide="raise", invalid="raise"):
-                self.inv_freq()
+                fastest = self.inv_freq().max()
         except FloatingPointError as error:
             raise UnsupportedModelError(f"rotary frequencies in float32 do not exist: {self} ({error})") from error
+        if not fastest <= MAX_INV_FREQ:
+            raise UnsupportedModelError(
+                f"a rotary embedding may turn by {MAX_INV_FREQ:g} radians with each position at most; {self} turns "
+                f"by {fastest:g}"
+            )
 
     def inv_freq(self) -> npt.NDArray[np.float32]:
         """Inverse frequencies, float32 ``[dim / 2]``.
@@ -187,6 +199,8 @@ class ModelSpec:
             _check_range("number of rotated elements of a head", rope.dim, 2, self.head_dim)
             if rope.dim != self.ropes[0].dim:
                 raise UnsupportedModelError("all layers that rotate must rotate as many elements of a head")
+        if not 0 <= self.norm_eps <= 1:
+            raise UnsupportedModelError(f"norm_eps must lie between 0 and 1; the model has {self.norm_eps}")
         for name in ("attention_scale", "embed_scale", "residual_scale", "logit_scale"):
             _check_factor(name, getattr(self, name))
         for name in ("attention_softcap", "logit_softcap"):
