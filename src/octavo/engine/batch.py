@@ -60,7 +60,7 @@ class BatchBuilder:
         self._no_mask_rows = np.full(max_num_seqs, -1, np.int32)
         self._parameters = np.zeros(max_num_seqs, _PARAMETERS)
         self._parameter_owner: list[Request | None] = [None] * max_num_seqs
-        self._drawing: list[Request] = []
+        self._drawing: list[Request] = []  # whose parameters _columns holds, in order
         self._columns: dict[str, Any] = {}
 
     def forward(self, output: SchedulerOutput) -> tuple[ForwardBatch, list[Draw]]:
