@@ -122,6 +122,8 @@ def test_the_27b_scales_its_scores_by_hidden_size_over_heads() -> None:
     spec = spec_from_gguf(METADATA | large, TIED)
     assert spec.attention_scale == 144**-0.5 == spec_from_hf_config(PUBLISHED).attention_scale
     assert spec_from_gguf(METADATA, TIED).attention_scale == 128**-0.5
+    with pytest.raises(UnsupportedModelError, match="head_count to 32; Octavo needs no more than embedding_length 16"):
+        spec_from_gguf(METADATA | large | {"gemma2.embedding_length": 16}, TIED)
 
 
 def _assert_same_gemma(spec: ModelSpec, reference: transformers.Gemma2Config) -> None:

@@ -8,10 +8,12 @@ import pytest
 from hf_configs import assert_same, config_of, reference
 from hypothesis import given
 from hypothesis import strategies as st
+from llama_cpp_gguf import metadata_of
 
 from octavo.errors import UnsupportedModelError
-from octavo.model.architecture import Architecture
+from octavo.model.architecture import Architecture, GgufExtras
 from octavo.model.architectures.registry import ARCHITECTURES
+from octavo.model.gguf_metadata import spec_from_gguf
 from octavo.model.hf_config import spec_from_hf_config
 from octavo.model.spec import ModelSpec
 
@@ -73,3 +75,21 @@ def test_any_value_of_any_key_gives_a_spec_or_a_typed_refusal(architecture: Arch
         assert isinstance(spec_from_hf_config(whole | changes), ModelSpec)
     except UnsupportedModelError as error:
         assert str(error)
+
+
+@pytest.mark.parametrize(
+    "architecture", [a for a in FLAT if a.from_gguf is not None], ids=lambda architecture: architecture.name
+)
+@given(data=st.data())
+def test_any_value_of_any_key_of_a_gguf_file_gives_a_spec_or_a_typed_refusal(
+    architecture: Architecture, data: st.DataObject
+) -> None:
+    whole = metadata_of(reference(config_of(architecture.name)))
+    changes = data.draw(st.dictionaries(st.sampled_from(sorted(whole)), values, min_size=1, max_size=3))
+    layers = data.draw(st.sampled_from([8, 46, 62]))  # the number says something to some
+    try:
+        spec = spec_from_gguf({**whole, f"{architecture.gguf_name}.block_count": layers, **changes}, GgufExtras(True))
+    except UnsupportedModelError as error:
+        assert str(error)
+    else:
+        assert isinstance(spec, ModelSpec)

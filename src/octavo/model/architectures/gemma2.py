@@ -93,6 +93,10 @@ def gemma_from_gguf(
     spec = spec_from_gguf_fields(fields, extras, architecture, layers=layers, **every_gemma)
     if spec.num_layers != layers_of_27b:
         return spec
+    if spec.hidden_size < spec.num_heads:
+        raise fields.refusal(
+            "attention.head_count", spec.num_heads, f"no more than embedding_length {spec.hidden_size}"
+        )
     return replace(spec, attention_scale=(spec.hidden_size // spec.num_heads) ** -0.5)
 
 
