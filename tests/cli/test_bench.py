@@ -235,3 +235,12 @@ def test_ctrl_c_ends_a_benchmark_quietly_with_130_and_leaves_nothing(environment
         assert process.wait(timeout=300) == 130
     assert rest.strip() == ""
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["cache", "prefix"])
+def test_a_prompt_no_machine_holds_is_refused_before_it_is_made_up(
+    command: str, tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("random.Random.randrange", lambda *_: pytest.fail("a token was drawn"))
+    assert cli.main(["bench", command, "--model", str(tiny_model), "--prompt-tokens", str(10**12)]) == 1
+    assert "the prompt has 1,000,000,000,000 tokens; the context holds" in capsys.readouterr().err

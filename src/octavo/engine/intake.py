@@ -170,16 +170,28 @@ class Intake:
                 param="allowed_token_ids",
             )
 
-    def _max_output_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
+    def check_prompt_length(self, num_tokens: int) -> None:
+        """Refuse a prompt that would not fit even without a reply.
+
+        Raises:
+            ContextLengthError: it is more than the context or the KV memory holds.
+        """
+        what, limit = self._limit
+        if num_tokens > limit:
+            raise ContextLengthError(
+                f"the prompt has {num_tokens:,} tokens; {what} holds {limit:,}", requested=num_tokens, limit=limit
+            )
+
+    @property
+    def _limit(self) -> tuple[str, int]:
+        """Most tokens of prompt and output together, and what it is that holds no more."""
         # The planner lowers the context to what the pool holds: then it is the pool that is too small.
         what = "the KV memory" if self.pool_tokens <= self.max_model_len else "the context"
-        limit = min(self.pool_tokens, self.max_model_len)
-        if num_prompt_tokens > limit:
-            raise ContextLengthError(
-                f"the prompt has {num_prompt_tokens:,} tokens; {what} holds {limit:,}",
-                requested=num_prompt_tokens,
-                limit=limit,
-            )
+        return what, min(self.pool_tokens, self.max_model_len)
+
+    def _max_output_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
+        self.check_prompt_length(num_prompt_tokens)
+        what, limit = self._limit
         wanted = max(1, params.min_tokens) if params.max_tokens is None else params.max_tokens
         total = num_prompt_tokens + wanted
         if total > limit:

@@ -11,7 +11,12 @@ if TYPE_CHECKING:
 
 
 def random_prompts(llm: LLM, rng: random.Random, count: int, length: int) -> list[list[int]]:
-    """``count`` prompts of ``length`` random token ids each, so that no prefix is shared."""
+    """``count`` prompts of ``length`` random token ids each, so that no prefix is shared.
+
+    Raises:
+        ContextLengthError: such a prompt is more than the context or the KV memory holds; none is drawn.
+    """
+    llm.engine.intake.check_prompt_length(length)
     size = llm.engine.intake.vocab_size
     return [[rng.randrange(size) for _ in range(length)] for _ in range(count)]
 

@@ -71,11 +71,12 @@ def _measure(llm: LLM, prompt_tokens: int, repeats: int) -> PrefixResult:
     from octavo.cli.bench.measure import engine_in_words, random_prompts, seconds
     from octavo.cli.progress import run_progress
 
-    prompts = random_prompts(llm, random.Random(0), repeats, prompt_tokens)
-    seconds(llm, prompts[:1], 1)  # touches the weights, and refuses a prompt that is too long
+    rng = random.Random(0)
+    seconds(llm, random_prompts(llm, rng, 1, prompt_tokens), 1)  # touches the weights
     rounds: list[list[_First]] = []
     with run_progress("time to first token") as report:
-        for prompt in prompts:
+        for _ in range(repeats):
+            [prompt] = random_prompts(llm, rng, 1, prompt_tokens)
             rounds.append([])
             for percent in _PERCENT:
                 rounds[-1].append(_first_token(llm, prompt, prompt_tokens * percent // 100))
