@@ -12,6 +12,8 @@ int ceil_div(int value, int step) { return (value + step - 1) / step; }
 
 // A unit of a matrix product holds this many rows, a whole number of micro-kernel tiles.
 constexpr int kRowsPerUnit = 96;
+// Up to here a matrix product goes panel by panel, so that the work divides evenly; beyond, two panels at a time.
+constexpr int kFewRows = 24;
 // Units of attention per thread: enough to even out, few enough that each is worth its own bookkeeping.
 constexpr int kUnitsPerThread = 8;
 // With no more rows than this, every thread norms all of them for itself.
@@ -35,13 +37,14 @@ struct Decoder::Pass {
     pool.barrier();
   }
 
-  // A matrix product: unit(panel, row0, row1) for every panel and every run of rows.
+  // A matrix product: unit(panel, panels, row0, row1) for all panels, one or two at a time, and every run of rows.
   template <typename F>
   void run_product(int panels, int rows, F&& unit) {
+    const int together = rows > kFewRows ? 2 : 1;
     const int runs = ceil_div(rows, kRowsPerUnit);
-    run(size_t(panels) * runs, [&](size_t i) {
-      const int row0 = int(i % runs) * kRowsPerUnit;
-      unit(int(i / runs), row0, std::min(rows, row0 + kRowsPerUnit));
+    run(size_t(ceil_div(panels, together)) * runs, [&](size_t i) {
+      const int panel = int(i / runs) * together, row0 = int(i % runs) * kRowsPerUnit;
+      unit(panel, std::min(together, panels - panel), row0, std::min(rows, row0 + kRowsPerUnit));
     });
   }
 };
@@ -159,8 +162,8 @@ void Decoder::run_branch(Pass& pass, const Gemm& gemm, const Packed& w, const fl
   const int n = pass.batch->num_tokens;
   float* hidden = hidden_.as<float>();
   if (post_norm == nullptr) {
-    pass.run_product(w.panels(), n, [&](int panel, int row0, int row1) {
-      kernels_.gemm_add(gemm, row0, row1, panel, hidden, stride_, shape_.residual_scale);
+    pass.run_product(w.panels(), n, [&](int panel, int panels, int row0, int row1) {
+      kernels_.gemm_add(gemm, row0, row1, panel, panels, hidden, stride_, shape_.residual_scale);
     });
     return;
   }
@@ -173,14 +176,16 @@ void Decoder::run_branch(Pass& pass, const Gemm& gemm, const Packed& w, const fl
 }
 
 void Decoder::run_matrix(Pass& pass, const Gemm& gemm, const Packed& w, int rows, float* out, size_t ldo, int limit) {
-  pass.run_product(w.panels(), rows, [&](int panel, int row0, int row1) {
-    kernels_.gemm_store(gemm, row0, row1, panel, out, ldo, limit);
+  pass.run_product(w.panels(), rows, [&](int panel, int panels, int row0, int row1) {
+    kernels_.gemm_store(gemm, row0, row1, panel, panels, out, ldo, limit);
   });
 }
 
 void Decoder::run_gated(Pass& pass, const uint16_t* x, const Packed& w) {
   const Gemm gemm{x, size_t(stride_), w.data, w.kpairs(), nullptr};
-  pass.run_product(w.panels() / 2, pass.batch->num_tokens, [&](int pair, int row0, int row1) {
+  const int n = pass.batch->num_tokens, runs = ceil_div(n, kRowsPerUnit);
+  pass.run(size_t(w.panels() / 2) * runs, [&](size_t i) {
+    const int pair = int(i / runs), row0 = int(i % runs) * kRowsPerUnit, row1 = std::min(n, row0 + kRowsPerUnit);
     kernels_.gemm_gated(gemm, row0, row1, pair, act_.as<uint16_t>(), act_stride_, shape_.activation);
   });
 }

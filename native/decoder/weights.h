@@ -1,4 +1,4 @@
-// Packed weights: bf16 panels of 64 outputs with k-pairs interleaved, [N / 64][K / 2][64][2].
+// Packed weights: bf16 panels of 32 outputs with k-pairs interleaved, [N / 32][K / 2][32][2].
 #pragma once
 #include <cstdint>
 #include <string>
@@ -20,7 +20,7 @@ struct Packed {
   size_t bytes() const { return sizeof(uint32_t) * kPanel * panels() * size_t(kpairs()); }
 };
 
-// Vectors are rounded up to 64; one that the model does not have is null.
+// Vectors are rounded up to a panel; one that the model does not have is null.
 struct LayerWeights {
   float *attn_norm = nullptr, *attn_post_norm = nullptr, *mlp_norm = nullptr, *mlp_post_norm = nullptr;  // [hidden]
   float *q_norm = nullptr, *k_norm = nullptr;  // [head_dim], or [q_size] and [kv_size]
@@ -28,7 +28,7 @@ struct LayerWeights {
   float* o_bias = nullptr;                     // [hidden]
   Packed qkv;                                  // rows of q, then k, then v
   Packed o;
-  Packed gate_up;  // panel 2i holds 64 gates, panel 2i + 1 their ups
+  Packed gate_up;  // panel 2i holds 32 gates, panel 2i + 1 their ups
   Packed down;
 };
 

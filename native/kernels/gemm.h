@@ -25,48 +25,60 @@ static inline __attribute__((always_inline)) void accumulate(F (&acc)[R][NV], co
   }
 }
 
-// K-pairs [kp0, kp1) of R rows times one panel, added to tile [R, 64], or in place of it if kp0
-// is 0. `ahead`, if it is not null, is memory to bring into the second-level cache meanwhile, kFetch lines for each
-// k-pair. Into the first level it would take the places of what waits to be loaded.
-constexpr int kFetch = 2;
-template <int R>
-static inline void panel_tile(const uint16_t* x, size_t ldx, const uint16_t* panel, int kp0, int kp1, const char* ahead,
-                              float* tile) {
-  constexpr int NV = R == 1 ? kVectorsOneRow : kVectors;
-  for (int c = 0; c < kPanel; c += NV * kLanes) {
+// What a few tiles of rows share: K-pairs [kp0, kp1) of one panel or two, and, if `ahead` is not null, what is read
+// next of the first of them.
+struct PanelRun {
+  const uint16_t* panel;
+  size_t panel_size;  // elements from one panel to the next
+  int kp0, kp1;
+  const char* ahead;
+};
+
+// The run's products of R rows, added to out [R, kWide], or in place of it if kp0 is 0. One line of each panel's next
+// run comes into the second-level cache with each k-pair; into the first it would take the place of what is waited for.
+constexpr int kWide = 2 * kPanel;
+template <int R, int PANELS>
+static inline void panel_tile(const uint16_t* x, size_t ldx, const PanelRun& run, float* out) {
+  constexpr int kMost = R == 1 ? kVectorsOneRow : kVectors, kAll = PANELS * kPanel / kLanes;
+  constexpr int NV = kMost < kAll ? kMost : kAll;
+  const int kpairs = run.kp1 - run.kp0;
+  for (int c = 0; c < PANELS * kPanel; c += NV * kLanes) {
     const uint16_t* w[NV];
     F acc[R][NV];
 #pragma GCC unroll 8
-    for (int j = 0; j < NV; j++) w[j] = panel + size_t(kp0) * 2 * kPanel + 2 * (c + j * kLanes);
+    for (int j = 0; j < NV; j++) {
+      const int column = c + j * kLanes;
+      w[j] = run.panel + column / kPanel * run.panel_size + 2 * (size_t(run.kp0) * kPanel + column % kPanel);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
-      for (int j = 0; j < NV; j++) acc[r][j] = kp0 == 0 ? zero() : load(tile + r * kPanel + c + j * kLanes);
-    if (ahead != nullptr && c == 0)
-      accumulate<R, NV>(acc, x + 2 * kp0, ldx, kp1 - kp0, w, 2 * kPanel, [&](int kp, int j) {
-        if (j < kFetch) __builtin_prefetch(ahead + (kp * kFetch + j) * 64, 0, 2);
+      for (int j = 0; j < NV; j++) acc[r][j] = run.kp0 == 0 ? zero() : load(out + r * kWide + c + j * kLanes);
+    if (run.ahead != nullptr && c == 0)
+      accumulate<R, NV>(acc, x + 2 * run.kp0, ldx, kpairs, w, 2 * kPanel, [&](int kp, int j) {
+        if (j < PANELS) __builtin_prefetch(run.ahead + j * run.panel_size * sizeof(uint16_t) + kp * 64, 0, 2);
       });
     else
-      accumulate<R, NV>(acc, x + 2 * kp0, ldx, kp1 - kp0, w, 2 * kPanel, [](int, int) {});
+      accumulate<R, NV>(acc, x + 2 * run.kp0, ldx, kpairs, w, 2 * kPanel, [](int, int) {});
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
-      for (int j = 0; j < NV; j++) store(tile + r * kPanel + c + j * kLanes, acc[r][j]);
+      for (int j = 0; j < NV; j++) store(out + r * kWide + c + j * kLanes, acc[r][j]);
   }
 }
 
-static void panel_tile_rows(int rows, const uint16_t* x, size_t ldx, const uint16_t* panel, int kp0, int kp1,
-                            const char* ahead, float* tile) {
+template <int PANELS>
+static void panel_tile_rows(int rows, const uint16_t* x, size_t ldx, const PanelRun& run, float* out) {
   switch (rows) {
-    case 1: return panel_tile<1>(x, ldx, panel, kp0, kp1, ahead, tile);
-    case 2: return panel_tile<2>(x, ldx, panel, kp0, kp1, ahead, tile);
-    case 3: return panel_tile<3>(x, ldx, panel, kp0, kp1, ahead, tile);
-    case 4: return panel_tile<4>(x, ldx, panel, kp0, kp1, ahead, tile);
+    case 1: return panel_tile<1, PANELS>(x, ldx, run, out);
+    case 2: return panel_tile<2, PANELS>(x, ldx, run, out);
+    case 3: return panel_tile<3, PANELS>(x, ldx, run, out);
+    case 4: return panel_tile<4, PANELS>(x, ldx, run, out);
     case 5:
-      if constexpr (kRows >= 5) panel_tile<5>(x, ldx, panel, kp0, kp1, ahead, tile);
+      if constexpr (kRows >= 5) panel_tile<5, PANELS>(x, ldx, run, out);
       return;
     case 6:
-      if constexpr (kRows >= 6) panel_tile<6>(x, ldx, panel, kp0, kp1, ahead, tile);
+      if constexpr (kRows >= 6) panel_tile<6, PANELS>(x, ldx, run, out);
       return;
   }
 }
@@ -75,71 +87,81 @@ static void panel_tile_rows(int rows, const uint16_t* x, size_t ldx, const uint1
 // of them, and the next run's come in meanwhile. One tile after another over the whole panel would wait for memory in
 // the first and leave it idle in the others. Sums pass from run to run in fp32, so no bit depends on where they are
 // cut.
-constexpr int kRunPairs = 48;
+constexpr int kRunPairs = 96;
 constexpr int kTogether = 4 * kRows;
 
-// How the rows are cut: together in steps of kTogether if that is all of them, else tile by tile over a panel
-// that the second-level cache holds.
+// How the rows are cut: together in steps of kTogether if that is all of them, else tile by tile over panels that the
+// second-level cache holds.
 static inline int row_step(int row0, int row1) { return row1 - row0 <= kTogether ? kTogether : kRows; }
 
-// Rows [row, row + rows), rows <= kTogether, of one panel, into out [rows, 64], bias included.
-static void panel_rows(const Gemm& g, int row, int rows, int panel, float* out) {
+// Rows [row, row + rows), rows <= kTogether, of one panel or two, into out [rows, kWide], bias included.
+template <int PANELS>
+static inline void panel_rows(const Gemm& g, int row, int rows, int panel, float* out) {
   const uint16_t* x = g.x + row * g.ldx;
-  const uint16_t* w = g.w + size_t(panel) * g.kpairs * 2 * kPanel;
-  const int run = rows > kRows ? kRunPairs : g.kpairs;
-  for (int kp0 = 0; kp0 < g.kpairs; kp0 += run) {
-    const int kp1 = kp0 + run < g.kpairs ? kp0 + run : g.kpairs;
-    const char* next = (const char*)(w + size_t(kp1) * 2 * kPanel);
+  const size_t panel_size = size_t(g.kpairs) * 2 * kPanel;
+  const uint16_t* w = g.w + panel * panel_size;
+  const int length = rows > kRows ? kRunPairs / PANELS : g.kpairs;
+  PanelRun run{w, panel_size, 0, 0, nullptr};
+  for (; run.kp0 < g.kpairs; run.kp0 = run.kp1) {
+    run.kp1 = run.kp0 + length < g.kpairs ? run.kp0 + length : g.kpairs;
+    const uint16_t* next = run.kp1 < g.kpairs ? w + size_t(run.kp1) * 2 * kPanel : w + PANELS * panel_size;
     for (int r = 0; r < rows; r += kRows) {
-      const size_t fetched = size_t(r / kRows) * run * kFetch * 64;
-      const char* ahead = rows > kRows && fetched < size_t(run) * 4 * kPanel ? next + fetched : nullptr;
-      panel_tile_rows(rows - r < kRows ? rows - r : kRows, x + r * g.ldx, g.ldx, w, kp0, kp1, ahead, out + r * kPanel);
+      // Two tiles fetch the two halves of the next run.
+      run.ahead = rows > kRows && r <= kRows ? (const char*)next + r / kRows * length * 64 : nullptr;
+      panel_tile_rows<PANELS>(rows - r < kRows ? rows - r : kRows, x + r * g.ldx, g.ldx, run, out + r * kWide);
     }
   }
   if (g.bias == nullptr) return;
   for (int r = 0; r < rows; r++)
-    for (int c = 0; c < kPanel; c += kLanes)
-      store(out + r * kPanel + c, add(load(out + r * kPanel + c), load(g.bias + size_t(panel) * kPanel + c)));
+    for (int c = 0; c < PANELS * kPanel; c += kLanes)
+      store(out + r * kWide + c, add(load(out + r * kWide + c), load(g.bias + size_t(panel) * kPanel + c)));
 }
 
-static void gemm_store(const Gemm& g, int row0, int row1, int panel, float* out, size_t ldo, int limit) {
-  alignas(64) float y[kTogether * kPanel];
-  const int base = panel * kPanel, end = limit - base < kPanel ? limit - base : kPanel;
+static void panel_rows(const Gemm& g, int row, int rows, int panel, int panels, float* out) {
+  if (panels == 1)
+    panel_rows<1>(g, row, rows, panel, out);
+  else
+    panel_rows<2>(g, row, rows, panel, out);
+}
+
+static void gemm_store(const Gemm& g, int row0, int row1, int panel, int panels, float* out, size_t ldo, int limit) {
+  alignas(64) float y[kTogether * kWide];
+  const int base = panel * kPanel, columns = panels * kPanel;
+  const int end = limit - base < columns ? limit - base : columns;
   const int step = row_step(row0, row1);
   for (int row = row0; row < row1; row += step) {
     const int rows = row1 - row < step ? row1 - row : step;
-    panel_rows(g, row, rows, panel, y);
+    panel_rows(g, row, rows, panel, panels, y);
     for (int r = 0; r < rows; r++)
-      for (int c = 0; c < end; c++) out[(row + r) * ldo + base + c] = y[r * kPanel + c];
+      for (int c = 0; c < end; c++) out[(row + r) * ldo + base + c] = y[r * kWide + c];
   }
 }
 
-static void gemm_add(const Gemm& g, int row0, int row1, int panel, float* out, size_t ldo, float scale) {
-  alignas(64) float y[kTogether * kPanel];
+static void gemm_add(const Gemm& g, int row0, int row1, int panel, int panels, float* out, size_t ldo, float scale) {
+  alignas(64) float y[kTogether * kWide];
   const int step = row_step(row0, row1);
   for (int row = row0; row < row1; row += step) {
     const int rows = row1 - row < step ? row1 - row : step;
-    panel_rows(g, row, rows, panel, y);
+    panel_rows(g, row, rows, panel, panels, y);
     for (int r = 0; r < rows; r++) {
       float* target = out + (row + r) * ldo + panel * kPanel;
-      for (int c = 0; c < kPanel; c += kLanes)
-        store(target + c, add(load(target + c), mul(load(y + r * kPanel + c), set1(scale))));
+      for (int c = 0; c < panels * kPanel; c += kLanes)
+        store(target + c, add(load(target + c), mul(load(y + r * kWide + c), set1(scale))));
     }
   }
 }
 
 static void gemm_gated(const Gemm& g, int row0, int row1, int pair, uint16_t* act, size_t lda, Activation activation) {
-  alignas(64) float gate[kTogether * kPanel], up[kTogether * kPanel];
+  alignas(64) float y[kTogether * kWide];  // 32 gates, then their 32 ups
   const int step = row_step(row0, row1);
   for (int row = row0; row < row1; row += step) {
     const int rows = row1 - row < step ? row1 - row : step;
-    panel_rows(g, row, rows, 2 * pair, gate);
-    panel_rows(g, row, rows, 2 * pair + 1, up);
+    panel_rows(g, row, rows, 2 * pair, 2, y);
     for (int r = 0; r < rows; r++)
       for (int c = 0; c < kPanel; c += kLanes) {
-        const F x = load(gate + r * kPanel + c);
+        const F x = load(y + r * kWide + c);
         const F gated = activation == Activation::kSilu ? silu(x) : gelu_tanh(x);
-        store_bf16(act + (row + r) * lda + pair * kPanel + c, mul(gated, load(up + r * kPanel + c)));
+        store_bf16(act + (row + r) * lda + pair * kPanel + c, mul(gated, load(y + r * kWide + kPanel + c)));
       }
   }
 }

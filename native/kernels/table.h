@@ -8,20 +8,20 @@
 
 namespace octavo {
 
-constexpr int kPanel = 64;       // outputs in one packed panel of weights
+constexpr int kPanel = 32;       // outputs in one packed panel of weights
 constexpr int kRowTile = 6;      // query rows that attention takes through the keys together
 constexpr int kTileTokens = 16;  // tokens in one K or V tile of a block
 constexpr int kKeyTile = 64;     // keys per step of the attention recurrence, aligned to position 0
 constexpr int kSplit = 256;      // keys after which the recurrence starts afresh, aligned to position 0
 constexpr int kMaxHeadDim = 512;
 
-// y[row, :] = x[row, :] . w^T + bias for one panel of outputs.
+// y[row, :] = x[row, :] . w^T + bias
 struct Gemm {
   const uint16_t* x;  // bf16 [rows, ldx], ldx >= 2 * kpairs
   size_t ldx;
-  const uint16_t* w;  // packed bf16 [panels][kpairs][64][2]
+  const uint16_t* w;  // packed bf16 [panels][kpairs][32][2]
   int kpairs;
-  const float* bias;  // [panels][64], or null
+  const float* bias;  // [panels][32], or null
 };
 
 enum class Activation { kSilu, kGeluTanh };
@@ -51,11 +51,11 @@ struct Attention {
 struct Kernels {
   const char* name;
 
-  // out = y for rows [row0, row1) of one panel; columns from `limit` on are not written.
-  void (*gemm_store)(const Gemm&, int row0, int row1, int panel, float* out, size_t ldo, int limit);
+  // out = y for rows [row0, row1) of one panel or two; columns from `limit` on are not written.
+  void (*gemm_store)(const Gemm&, int row0, int row1, int panel, int panels, float* out, size_t ldo, int limit);
   // out += scale * y
-  void (*gemm_add)(const Gemm&, int row0, int row1, int panel, float* out, size_t ldo, float scale);
-  // act = activation(gate) * up; panels 2 * pair and 2 * pair + 1 of w hold 64 gates and their 64 ups.
+  void (*gemm_add)(const Gemm&, int row0, int row1, int panel, int panels, float* out, size_t ldo, float scale);
+  // act = activation(gate) * up; panels 2 * pair and 2 * pair + 1 of w hold 32 gates and their 32 ups.
   void (*gemm_gated)(const Gemm&, int row0, int row1, int pair, uint16_t* act, size_t lda, Activation activation);
 
   // y = x * rsqrt(mean(x^2) + eps) * weight; stride is a multiple of 16, x is zero from `size` on.

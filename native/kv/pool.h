@@ -16,7 +16,7 @@
 
 namespace octavo {
 
-constexpr int kLayoutVersion = 1;
+constexpr int kLayoutVersion = 2;
 
 struct KVShape {
   std::vector<int> group_sizes;  // layers in each group

@@ -236,7 +236,7 @@ SHAPES = {
         logit_scale=0.2,
     ),
 }
-"""Small models of odd sizes: a panel is 64 outputs, a row tile 6 rows, a key tile 64 keys, and none of these fits."""
+"""Small models of odd sizes: a panel is 32 outputs, a row tile 6 rows, a key tile 64 keys, and none of these fits."""
 
 
 def random_weights(spec: ModelSpec) -> Iterable[tuple[str, int, np.ndarray]]:
