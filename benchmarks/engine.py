@@ -9,24 +9,22 @@ arithmetic), because shared machines swing by a factor of two within an hour. ``
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
+from statistics import mean, median
 
 import psutil
 
+from benchmarks.results import add_section, machine
 from octavo import LLM, SamplingParams
 from octavo.cli.bench import measure, roofline
 from octavo.model.source import resolve_model
 
-RESULTS = Path(__file__).with_name("RESULTS.md")
 GIGA = 1e9
 
 
@@ -148,10 +146,10 @@ class Bench:
             for request in engine.scheduler.running:
                 unused.append(request.blocks.num_blocks * engine.plan.block_size - request.num_computed_tokens)
                 samples += 1
-        mean, most = statistics.mean(unused), max(unused)
+        most = max(unused)
         return Row(
             "allocated, unused slots",
-            f"{mean:.1f} tokens per sequence",
+            f"{mean(unused):.1f} tokens per sequence",
             f"at most {most} of a block of {engine.plan.block_size}",
             "one block",
             most < engine.plan.block_size,
@@ -170,19 +168,6 @@ class Bench:
             "200 MB",
             rest < 200e6,
         )
-
-
-def median(values: list[float]) -> float:
-    return statistics.median(values)
-
-
-def machine() -> str:
-    """Processor, cores, instruction set: what a figure means nothing without."""
-    name = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        "unknown processor",
-    )
-    return f"{name}, {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB"
 
 
 def table(bench: Bench, progress: Callable[[str], None]) -> str:
@@ -208,8 +193,7 @@ def main() -> None:
     text = table(Bench(arguments.model, arguments.repeats), lambda line: print(line, file=sys.stderr, flush=True))
     print(text)
     if arguments.write:
-        with RESULTS.open("a") as file:
-            file.write(f"\n## The engine (`python -m benchmarks.engine --repeats {arguments.repeats}`)\n\n{text}")
+        add_section(f"The engine (`python -m benchmarks.engine --repeats {arguments.repeats}`)", text)
 
 
 if __name__ == "__main__":

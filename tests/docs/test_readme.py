@@ -27,6 +27,9 @@ NOT_RUN = {
         "make soak",
         "make bench",
         ".venv/bin/python -m benchmarks.engine --repeats 9 --write",
+        ".venv/bin/python -m benchmarks.compare --setup",
+        ".venv/bin/python -m benchmarks.compare --write",
+        ".venv/bin/python -m benchmarks.compare --peers llama.cpp --only 1x128 prefill-512",
     ],
     "docs/benchmarks.md": [
         "pip install matplotlib",
