@@ -204,7 +204,7 @@ def test_without_matplotlib_and_without_a_name_there_is_a_hint_and_no_picture(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["picture.svg", "no-such-folder/picture.png", "folder.png"])
+@pytest.mark.parametrize("name", ["picture.svg", "no-such-folder/picture.png", "folder.png", "long" * 99 + ".png"])
 def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_loaded(
     name, tmp_path, assert_one_line_error_in_process
 ):

@@ -75,6 +75,7 @@ def good_sample(rng):
 
 
 def good_model(rng):
+    """Of any features; the shapes of its matrices are always the same."""
     return {
         "vocab_size": VOCAB,
         "hidden_size": HIDDEN,
@@ -85,8 +86,22 @@ def good_model(rng):
         "norm_eps": 1e-5,
         "attention_scale": 0.25,
         "tie_word_embeddings": True,
-        "inv_freq": np.ones((1, 8), np.float32),
-        "windows": [0, 0, 20],
+        "inv_freq": np.ones((2, int(rng.integers(1, 9))), np.float32),
+        "windows": [0, 1, 20],
+        "layer_rotaries": [0, -1, 1],
+        "rotary_scales": [1.0, 1.5],
+        "pre_norm": True,
+        "post_norm": bool(rng.integers(2)),
+        "norm_offset": 1.0,
+        "qk_norm": str(rng.choice(["none", "head", "full"])),
+        "qkv_bias": bool(rng.integers(2)),
+        "o_bias": bool(rng.integers(2)),
+        "activation": str(rng.choice(["silu", "gelu_tanh"])),
+        "attention_softcap": float(rng.choice([0, 1e-30, 2.5, 1e30])),
+        "logit_softcap": float(rng.choice([0, 1e-30, 2.5, 1e30])),
+        "embed_scale": 5.7,
+        "residual_scale": 0.3,
+        "logit_scale": 0.2,
         "isa": "generic",
         "threads": 1,
     }
@@ -142,6 +157,11 @@ def main(isa: str, rounds: int, threads: int, seed: int) -> None:
         ("q", 0, (64, HIDDEN)),
         ("down", 1, (HIDDEN, 48)),
         ("k", 2, (32, HIDDEN)),
+        ("q_norm", 0, (16,)),
+        ("k_norm", 1, (32,)),
+        ("v_bias", 2, (32,)),
+        ("o_bias", 1, (HIDDEN,)),
+        ("mlp_post_norm", 2, (HIDDEN,)),
     ]
 
     def attempt(name, call, arguments):

@@ -47,9 +47,16 @@ def place_for_picture(given: Path | None, default: str) -> Path | None:
     path = Path(default) if given is None else given
     if path.suffix.lower() != ".png":
         raise ConfigError(f"a picture is a .png file; got --output {str(path)!r}")
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+    if not _can_be_written(path):
         raise ConfigError(f"cannot write {str(path)!r}: choose a file in a folder that is there with --output")
     return path
+
+
+def _can_be_written(path: Path) -> bool:
+    try:
+        return not path.is_dir() and os.access(path if path.exists() else path.parent, os.W_OK)
+    except OSError:  # a name that no file can have
+        return False
 
 
 def draw_cache(result: CacheResult, path: Path) -> None:
