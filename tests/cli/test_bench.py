@@ -116,6 +116,16 @@ def test_a_reply_beyond_the_context_is_one_line_with_both_sizes(tiny_model, caps
     assert cli.main(["bench", "cache", "--model", str(tiny_model), "--tokens", "1000"]) == 1
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("octavo: error:") and "1,032" in error and f"{context:,}" in error
+    assert "--tokens" in error  # there is no --max-tokens
+
+
+def test_the_table_of_a_slow_model_fits_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    steps = range(1000)
+    uncached = [0.5 + 0.0123 * step for step in steps]
+    cache._show(CacheResult("", 32, every=1, cached=[0.4567] * 1000, steps=list(steps), uncached=uncached))
+    rows = capsys.readouterr().out.splitlines()
+    assert any("6,644 s" in row and "12,179 ms" in row and "+12,300 µs" in row for row in rows)
 
 
 # octavo bench prefix

@@ -13,7 +13,7 @@ from octavo.cli.options import Debug
 
 bench = typer.Typer(
     name="bench",
-    help="Measure on this machine what the KV cache saves, and how fast the engine is.",
+    help="Measure what the KV cache saves and how fast the engine is.",
     invoke_without_command=True,
     rich_markup_mode=None,
 )

@@ -14,7 +14,7 @@ import typer
 from octavo.cli.bench.pictures import Output, draw_cache, place_for_picture
 from octavo.cli.bench.results import CacheResult
 from octavo.cli.options import Debug, Isa, Json, KVMemory, ModelOption, Threads, given
-from octavo.errors import OctavoError
+from octavo.errors import ContextLengthError, OctavoError
 
 if TYPE_CHECKING:
     from octavo.cli.progress import Report
@@ -43,7 +43,7 @@ def cache(
     isa: Isa = None,
     debug: Debug = False,
 ) -> None:
-    """Time every token of one long reply, with the KV cache and without it.
+    """Time a long reply with the KV cache and without it.
 
     Without it every step computes the whole context again. Both ways run on one engine, and the command fails if they
     do not give the same tokens and log-probabilities, bit for bit. Shows both total times, the time per token along
@@ -83,7 +83,7 @@ def _measure(llm: LLM, tokens: int, prompt_tokens: int, every: int) -> CacheResu
     from octavo.cli.progress import token_progress
 
     [prompt] = random_prompts(llm, random.Random(0), 1, prompt_tokens)
-    llm.engine.intake.accept(prompt, _params(max_tokens=tokens))
+    _check_room(llm, prompt, tokens)
     seconds(llm, [prompt], 2)  # touches the weights
     with token_progress("a reply with the cache") as report:
         replies = [_with_cache(llm, prompt, tokens, report)]
@@ -99,6 +99,15 @@ def _measure(llm: LLM, tokens: int, prompt_tokens: int, every: int) -> CacheResu
         raise OctavoError("the same reply, computed again with the cache, differs from the first one")
     cached = [statistics.median(times) for times in zip(*(reply.seconds for reply in replies), strict=True)]
     return CacheResult(engine_in_words(llm), prompt_tokens, every, cached, steps, uncached)
+
+
+def _check_room(llm: LLM, prompt: list[int], tokens: int) -> None:
+    try:
+        llm.engine.intake.accept(prompt, _params(max_tokens=tokens))
+    except ContextLengthError as error:
+        raise ContextLengthError(
+            f"{error} (--prompt-tokens and --tokens)", requested=error.requested, limit=error.limit
+        ) from error
 
 
 def _with_cache(llm: LLM, prompt: list[int], tokens: int, report: Report | None = None) -> _Reply:
@@ -161,11 +170,16 @@ def _show(result: CacheResult) -> None:
         ("without", result.uncached_total, result.uncached, result.uncached_fit),
     )
     for name, total, seconds, fit in rows:
-        along = [f"{1000 * value:,.1f} ms" for value in _start_middle_end(seconds)]
-        table.add_row(name, f"{total:,.2f} s", *along, f"{1e6 * fit.slope:+,.1f} µs")
+        along = [f"{_short(1000 * value)} ms" for value in _start_middle_end(seconds)]
+        table.add_row(name, f"{_short(total, 2)} s", *along, f"{_short(1e6 * fit.slope, sign='+')} µs")
     console = Console()
     console.print(table)
     console.print(_in_words(result), highlight=False)
+
+
+def _short(number: float, digits: int = 1, sign: str = "") -> str:
+    """As a table of 80 columns has room for, also where the model is large and every step takes seconds."""
+    return f"{number:{sign},.{digits if abs(number) < 1000 else 0}f}"
 
 
 def _in_words(result: CacheResult) -> str:

@@ -32,7 +32,7 @@ def prefix(
     isa: Isa = None,
     debug: Debug = False,
 ) -> None:
-    """Time the first token by the share of the prompt that is cached.
+    """Time the first token by the share of a prompt that is cached.
 
     From none of the prompt to all of it, in steps of a tenth. Before each run the cache is emptied and filled with
     that share. Fails if the first token or its log-probability depends on the share. Draws a picture
@@ -134,7 +134,7 @@ def _show(result: PrefixResult) -> None:
     console = Console()
     console.print(table)
     console.print(
-        f"Medians of {len(result.points[0].seconds)} runs. The first token and its log-probability are the same in "
-        "every row, bit for bit.",
+        f"Runs of each share, whose median counts: {len(result.points[0].seconds)}. The first token and its "
+        "log-probability are the same in every row, bit for bit.",
         highlight=False,
     )
