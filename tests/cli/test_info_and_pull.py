@@ -40,6 +40,15 @@ def test_info_describes_a_model_that_does_not_fit_here(octavo, tiny_model, tmp_p
     assert "holds 0 tokens" in octavo("info", tmp_path).stdout
 
 
+def test_info_says_how_many_layers_have_a_window(octavo, tmp_path):
+    from transformers import Gemma3TextConfig
+
+    Gemma3TextConfig(num_hidden_layers=8, sliding_window=512, architectures=["Gemma3ForCausalLM"]).save_pretrained(
+        tmp_path
+    )
+    assert "sliding window 512 in 7 of 8 layers" in octavo("info", tmp_path).stdout
+
+
 def test_info_says_what_the_machine_offers(octavo, tiny_model):
     machine = json.loads(octavo("info", tiny_model, "--json").stdout)["machine"]
     assert machine["instruction_sets"] == _native.supported_isas()

@@ -66,6 +66,7 @@ def _model(source: ModelSource) -> dict[str, Any]:
         "num_kv_heads": spec.num_kv_heads,
         "head_dim": spec.head_dim,
         "windows": sorted({layer.window for layer in spec.layers if layer.window is not None}),
+        "num_windowed_layers": sum(layer.window is not None for layer in spec.layers),
         "tie_word_embeddings": spec.tie_word_embeddings,
         "context": spec.max_position_embeddings,
         "has_chat_template": source.chat_template is not None,
@@ -150,9 +151,15 @@ def _allocation(cache: dict[str, Any]) -> str:
     )
 
 
+def _windows(model: dict[str, Any]) -> str:
+    if not model["windows"]:
+        return ""
+    sizes = ", ".join(f"{window:,}" for window in model["windows"])
+    return f", sliding window {sizes} in {model['num_windowed_layers']} of {model['num_layers']} layers"
+
+
 def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     model, cache, machine = facts["model"], facts["kv_cache"], facts["machine"]
-    windows = ", ".join(f"{window:,}" for window in model["windows"])
     return [
         ("model", model["name"]),
         ("from", model["location"]),
@@ -163,7 +170,7 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
             f"{model['num_heads']} for queries, {model['num_kv_heads']} for keys and values "
             f"({model['attention']}), head_dim {model['head_dim']}",
         ),
-        ("context", f"{model['context']:,} tokens" + (f", sliding window {windows}" if windows else "")),
+        ("context", f"{model['context']:,} tokens{_windows(model)}"),
         ("chat template", "yes" if model["has_chat_template"] else "no: use octavo generate --raw"),
         ("weights", f"{model['weight_bytes']:,} bytes in memory (bf16)"),
         ("KV per token", f"{cache['bytes_per_token']:,} bytes ({cache['kv_dtype']})"),
