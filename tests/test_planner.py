@@ -44,8 +44,8 @@ def test_a_budget_too_small_for_one_request_is_refused_with_both_sizes() -> None
     block = bytes_per_block(GQA, 16)
     with pytest.raises(CapacityError, match=rf"of {3 * block:,} bytes holds 32 tokens.* takes {4 * block:,} bytes"):
         plan(GQA, EngineConfig(kv_memory=3 * block, max_model_len=33), free_memory=PLENTY)
-    with pytest.raises(CapacityError, match="holds 0 tokens"):
-        plan(GQA, EngineConfig(kv_memory=1), free_memory=PLENTY)
+    with pytest.raises(CapacityError, match="KV memory of 1,000 bytes holds 0 tokens"):
+        plan(GQA, EngineConfig(kv_memory=1000), free_memory=PLENTY)
     with pytest.raises(CapacityError, match="holds 0 tokens"):
         plan(GQA, EngineConfig(), free_memory=0)
 

@@ -107,7 +107,7 @@ class EngineConfig:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        _check_int("block_size", self.block_size, 1, 1024)
+        _check_int("block_size", self.block_size, TILE_TOKENS, 1024)
         if self.block_size % TILE_TOKENS:
             raise ConfigError(f"block_size must be a multiple of {TILE_TOKENS}; got {self.block_size}")
         if self.kv_memory is not None:

@@ -79,16 +79,18 @@ def plan(spec: ModelSpec, config: EngineConfig, *, free_memory: int) -> MemoryPl
             raise CapacityError(
                 f"kv_memory is {config.kv_memory_bytes:,} bytes; {free_memory:,} bytes are free. Lower kv_memory"
             )
-        num_blocks = min(config.kv_memory_bytes // block_bytes, MAX_BLOCKS)
+        budget = config.kv_memory_bytes
+        num_blocks = min(budget // block_bytes, MAX_BLOCKS)
     else:
         most_useful = min(1 + per_sequence * config.max_num_seqs, MAX_BLOCKS)
-        num_blocks = min(int(free_memory * config.kv_memory_share) // block_bytes, most_useful)
+        budget = int(free_memory * config.kv_memory_share)
+        num_blocks = min(budget // block_bytes, most_useful)
     held = (num_blocks - 1) // groups * config.block_size
     if held < 1 or (config.max_model_len is not None and held < config.max_model_len):
         needed = (1 + (per_sequence if config.max_model_len is not None else groups)) * block_bytes
         length = config.max_model_len or config.block_size
         raise CapacityError(
-            f"KV memory of {num_blocks * block_bytes:,} bytes holds {max(held, 0)} tokens, too few for one request of "
+            f"KV memory of {budget:,} bytes holds {max(held, 0)} tokens, too few for one request of "
             f"{length} tokens, which takes {needed:,} bytes; raise kv_memory or lower max_model_len"
         )
     return MemoryPlan(

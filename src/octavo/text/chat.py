@@ -69,7 +69,8 @@ class ChatTemplate:
         """
         if source is None or (isinstance(source, (str, Mapping)) and not source):
             raise TemplateError(
-                "this model has no chat template; give one, or send a plain prompt", param="chat_template"
+                "this model has no chat template; give one as chat_template, or send a plain prompt",
+                param="chat_template",
             )
         sources = {"default": source} if isinstance(source, str) else _checked_sources(source)
         self._templates = {name: _Template(text) for name, text in sources.items()}
