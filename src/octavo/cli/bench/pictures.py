@@ -79,14 +79,14 @@ def draw_cache(result: CacheResult, path: Path) -> None:
     both.plot(at, _milliseconds(result.uncached), ".", ms=3, color=_WITHOUT, label=without)
     cached = f"with the cache: {result.cached_total:,.1f} s in all, {_slope(result.cached_fit)}"
     both.plot(positions, milliseconds, ".", ms=3, color=_WITH, label=cached)
-    both.set_title("both ways", loc="left", fontsize=10)
+    both.set_title("both ways, a dot for each token", loc="left", fontsize=10)
     both.legend(loc="upper left", frameon=False, markerscale=3)
     # The first token waits for the prompt, so it says nothing about a step.
     alone.plot(positions[1:], milliseconds[1:], ".", ms=3, color=_WITH)
     ends = [positions[1], positions[-1]]
     fit = result.cached_fit
     alone.plot(ends, _milliseconds([fit.intercept + fit.slope * end for end in ends]), color="black", lw=1, zorder=3)
-    alone.set_title("with the cache, on its own scale", loc="left", fontsize=10)
+    alone.set_title("with the cache, on its own scale, and its slope", loc="left", fontsize=10)
     alone.set_ylim(0, 2 * statistics.median(milliseconds[1:]))
     for axes in (both, alone):
         _axes(axes, "position (tokens of context)", "time per token (ms)")
@@ -137,6 +137,8 @@ def _axes(axes: Axes, x: str, y: str) -> None:
     axes.set_ylabel(y)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:,g}")
 
 
 def _save(figure: Figure, path: Path) -> None:
