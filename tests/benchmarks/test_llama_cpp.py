@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from benchmarks.peers import llama_cpp
 from benchmarks.peers.errors import PeerError
 from benchmarks.peers.shapes import DECODE_STEPS, Shape, Timing
