@@ -36,6 +36,8 @@ NOT_RUN = {
         "octavo bench cache",
         "octavo bench prefix",
         "octavo bench throughput",
+        ".venv/bin/python -m benchmarks.compare --setup",
+        ".venv/bin/python -m benchmarks.compare",
         "make bench",
     ],
     "docs/cli.md": [
