@@ -28,10 +28,11 @@ from benchmarks.peers.shapes import DECODE_STEPS, SHAPES, Shape, Timing
 from benchmarks.peers.worker import Worker
 from benchmarks.results import RESULTS, add_section, machine
 from octavo.cli.bench import roofline
-from octavo.config import user_cache
+from octavo.config import EngineConfig, user_cache
 from octavo.model.embedded import EMBEDDED_MODEL
 from octavo.model.source import resolve_model
 from octavo.model.spec import ModelSpec
+from octavo.planner import kv_formats
 
 _LOAD_SECONDS = 900
 """vLLM compiles when it is started for the first time."""
@@ -157,12 +158,13 @@ class Run:
 
 def work_of(spec: ModelSpec, shape: Shape) -> roofline.Work:
     """What one measurement of a shape cannot avoid: one step, one prefill, or what the new tokens of a prompt need."""
+    formats = kv_formats(spec, EngineConfig())
     if shape.kind == "decode":
-        return roofline.decode_step(spec, shape.count, shape.length + DECODE_STEPS / 2)
+        return roofline.decode_step(spec, formats, shape.count, shape.length + DECODE_STEPS / 2)
     if shape.kind == "prefill":
         return roofline.prefill(spec, shape.count, shape.length)
     cached, whole = (roofline.prefill(spec, 1, length) for length in (shape.length, shape.length + shape.new))
-    read = roofline.decode_step(spec, 1, shape.length + shape.new)
+    read = roofline.decode_step(spec, formats, 1, shape.length + shape.new)
     return roofline.Work(read.bytes, whole.operations - cached.operations)
 
 

@@ -23,7 +23,9 @@ import psutil
 from benchmarks.results import add_section, machine
 from octavo import LLM, SamplingParams
 from octavo.cli.bench import measure, roofline
+from octavo.config import EngineConfig
 from octavo.model.source import resolve_model
+from octavo.planner import kv_formats
 
 GIGA = 1e9
 
@@ -76,7 +78,11 @@ class Bench:
             bandwidth = self.roof().bytes_per_second
             step = self.decode(1, 128, 64)
             bandwidth = (bandwidth + self.roof().bytes_per_second) / 2
-            shares.append(roofline.decode_step(self.spec, 1, 128 + 32).bytes / step / bandwidth)
+            shares.append(
+                roofline.decode_step(self.spec, kv_formats(self.spec, EngineConfig()), 1, 128 + 32).bytes
+                / step
+                / bandwidth
+            )
             bandwidths.append(bandwidth)
             alone.append(1 / step)
             together.append(16 / self.decode(16, 128, 32))

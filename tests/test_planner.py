@@ -9,39 +9,47 @@ from exactness_lab import SHAPES
 
 from octavo.config import EngineConfig
 from octavo.errors import CapacityError, ConfigError
-from octavo.planner import MAX_BLOCKS, bytes_per_block, bytes_per_token, plan
+from octavo.formats.kv_format import KVFormat
+from octavo.model.spec import ModelSpec
+from octavo.planner import MAX_BLOCKS, bytes_per_block, bytes_per_token, kv_formats, plan
 
 GQA, HYBRID = SHAPES["gqa"], SHAPES["hybrid"]
 PLENTY = 2**40
 
 
+def formats(spec: ModelSpec, **config: object) -> tuple[KVFormat, ...]:
+    return kv_formats(spec, EngineConfig(**config))  # type: ignore[arg-type]
+
+
 def test_bytes_per_token_are_the_formula_and_bytes_per_block_the_largest_group() -> None:
-    assert bytes_per_token(GQA) == 3 * 2 * 2 * 32 * 2  # layers, K and V, KV heads, head_dim, bytes
-    assert bytes_per_block(GQA, 16) == 16 * bytes_per_token(GQA)
-    assert bytes_per_block(HYBRID, 32) == 32 * bytes_per_token(HYBRID) // 3  # one of its three layers
+    assert bytes_per_token(GQA, formats(GQA)) == 3 * 2 * 2 * 32 * 2  # layers, K and V, KV heads, head_dim, bytes
+    assert bytes_per_block(GQA, 16, formats(GQA)) == 16 * bytes_per_token(GQA, formats(GQA))
+    assert (
+        bytes_per_block(HYBRID, 32, formats(HYBRID)) == 32 * bytes_per_token(HYBRID, formats(HYBRID)) // 3
+    )  # one of its three layers
 
 
 def test_an_explicit_budget_is_used_in_whole_blocks() -> None:
-    block = bytes_per_block(GQA, 16)
+    block = bytes_per_block(GQA, 16, formats(GQA))
     planned = plan(GQA, EngineConfig(kv_memory=10 * block + block - 1), free_memory=PLENTY)
     assert (planned.num_blocks, planned.nbytes) == (10, 10 * block)
     assert planned.num_tokens == planned.max_model_len == 9 * 16  # all but the null block
 
 
 def test_without_a_budget_a_share_is_taken_but_no_more_than_can_be_used() -> None:
-    block = bytes_per_block(GQA, 16)
+    block = bytes_per_block(GQA, 16, formats(GQA))
     config = EngineConfig(kv_memory_share=0.5, max_num_seqs=2)
     assert plan(GQA, config, free_memory=100 * block).num_blocks == 50
     assert plan(GQA, config, free_memory=PLENTY).num_blocks == 1 + 2 * 4096 // 16
 
 
 def test_every_layer_group_needs_its_own_blocks() -> None:
-    planned = plan(HYBRID, EngineConfig(kv_memory=9 * bytes_per_block(HYBRID, 16)), free_memory=PLENTY)
+    planned = plan(HYBRID, EngineConfig(kv_memory=9 * bytes_per_block(HYBRID, 16, formats(HYBRID))), free_memory=PLENTY)
     assert (planned.num_groups, planned.num_tokens) == (3, 2 * 16)
 
 
 def test_a_budget_too_small_for_one_request_is_refused_with_both_sizes() -> None:
-    block = bytes_per_block(GQA, 16)
+    block = bytes_per_block(GQA, 16, formats(GQA))
     with pytest.raises(CapacityError, match=rf"of {3 * block:,} bytes holds 32 tokens.* takes {4 * block:,} bytes"):
         plan(GQA, EngineConfig(kv_memory=3 * block, max_model_len=33), free_memory=PLENTY)
     with pytest.raises(CapacityError, match="KV memory of 1,000 bytes holds 0 tokens"):
@@ -51,7 +59,7 @@ def test_a_budget_too_small_for_one_request_is_refused_with_both_sizes() -> None
 
 
 def test_a_budget_beyond_the_memory_that_is_free_is_refused_with_both_sizes() -> None:
-    block = bytes_per_block(GQA, 16)
+    block = bytes_per_block(GQA, 16, formats(GQA))
     with pytest.raises(CapacityError, match=rf"kv_memory is {10 * block:,} bytes; {9 * block:,} bytes are free"):
         plan(GQA, EngineConfig(kv_memory=10 * block), free_memory=9 * block)
 

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace octavo {
@@ -94,6 +95,17 @@ inline void check_between(const char* name, int64_t value, int64_t low, int64_t 
 
 inline void check_positive(const char* name, float value) {
   if (!(value > 0 && value <= 1e30f)) fail(std::string(name) + " must be above 0; got " + std::to_string(value));
+}
+
+// One of a few words.
+template <typename T>
+T named(const char* name, const std::string& value, const std::vector<std::pair<const char*, T>>& allowed) {
+  std::string list;
+  for (const auto& [text, result] : allowed) {
+    if (value == text) return result;
+    list += std::string(list.empty() ? "" : ", ") + text;
+  }
+  fail(std::string(name) + " is '" + value + "'; allowed are " + list);
 }
 
 // starts [n + 1] cuts a flat array of `total` entries into n slices.

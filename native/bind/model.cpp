@@ -42,16 +42,6 @@ std::vector<LayerShape> layers_of(const std::vector<int>& windows, const std::ve
   return layers;
 }
 
-template <typename T>
-T named(const char* name, const std::string& value, const std::vector<std::pair<const char*, T>>& allowed) {
-  std::string list;
-  for (const auto& [text, result] : allowed) {
-    if (value == text) return result;
-    list += std::string(list.empty() ? "" : ", ") + text;
-  }
-  fail(std::string(name) + " is '" + value + "'; allowed are " + list);
-}
-
 // The numbers of a shape that this file makes sense of one by one.
 void check_shape(const DecoderShape& s) {
   check_between("vocab_size", s.vocab_size, 1, 1 << 24);

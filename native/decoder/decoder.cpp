@@ -241,9 +241,9 @@ void Decoder::append(const Pass& pass, int layer, int token, int head) {
   uint8_t* block = pass.kv->block(table[position / kv.block_size]);
   const size_t tile = size_t(position % kv.block_size / kTileTokens) * kTileTokens * d;
   kernels_.rotate_into_tile(key, cos_sin, rotary_dim, d,
-                            reinterpret_cast<uint16_t*>(block + pass.kv->key_offset(layer, head)) + tile,
+                            reinterpret_cast<uint16_t*>(block + pass.kv->keys(layer, head).codes) + tile,
                             position % kTileTokens);
-  kernels_.value_into_tile(value, d, reinterpret_cast<uint16_t*>(block + pass.kv->value_offset(layer, head)) + tile,
+  kernels_.value_into_tile(value, d, reinterpret_cast<uint16_t*>(block + pass.kv->values(layer, head).codes) + tile,
                            position % kTileTokens);
 }
 
@@ -296,8 +296,8 @@ Attention Decoder::view(const Pass& pass, int layer, int seq, int head) const {
       .pool = pass.kv->data(),
       .block_table = batch.block_tables + (size_t(kv.layer_group[layer]) * batch.num_seqs + seq) * batch.table_width,
       .block_bytes = pass.kv->block_bytes(),
-      .k_offset = pass.kv->key_offset(layer, head),
-      .v_offset = pass.kv->value_offset(layer, head),
+      .k_offset = pass.kv->keys(layer, head).codes,
+      .v_offset = pass.kv->values(layer, head).codes,
       .block_size = kv.block_size,
       .head_dim = shape_.head_dim,
       .group = group,

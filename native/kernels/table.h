@@ -14,6 +14,7 @@ constexpr int kTileTokens = 16;  // tokens in one K or V tile of a block
 constexpr int kKeyTile = 64;     // keys per step of the attention recurrence, aligned to position 0
 constexpr int kSplit = 256;      // keys after which the recurrence starts afresh, aligned to position 0
 constexpr int kMaxHeadDim = 512;
+constexpr int kInt4Group = 32;  // elements of a 4-bit vector that share a scale and a minimum
 
 // y[row, :] = x[row, :] . w^T + bias
 struct Gemm {
@@ -23,6 +24,9 @@ struct Gemm {
   int kpairs;
   const float* bias;  // [panels][32], or null
 };
+
+// How keys or values are written down.
+enum class KVCodec { kBf16, kInt8, kFp8, kInt4 };
 
 enum class Activation { kSilu, kGeluTanh };
 

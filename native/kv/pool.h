@@ -1,28 +1,41 @@
 // The KV pool: one mapping, block-major, so that a block's bytes for all layers of its group are contiguous.
 //
-//   block b                                         at b * block_bytes
-//     layer i of the group                          at i * layer_bytes
-//       KV head h                                   at h * head_bytes
-//         keys    [block_size / 16] tiles of [head_dim / 2][16][2] bf16
-//         values  [block_size / 16] tiles of [8][head_dim][2]      bf16
+//   block b                               at b * block_bytes
+//     codes: layer 0 of the group, layer 1, ...
+//       KV head 0, 1, ...
+//         keys    [block_size / 16] tiles of [head_dim / 2][16][2]
+//         values  [block_size / 16] tiles of [8][head_dim][2]
+//     scales: layer 0, layer 1, ...
+//       KV head 0, 1, ...
+//         keys, values  [block_size / 16] tiles of [16] fp16, or of [head_dim / 32][scale, minimum][16]
+//     padding to 64 bytes
 //
+// An element of a tile is 2 bytes, 1, or, in 4 bits, half of one: dimensions j and j + 16 of 32 share a byte.
 // Block 0 is the null block: zero, never written; copying from it zeroes.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "kv/format.h"
 #include "memory.h"
 
 namespace octavo {
 
-constexpr int kLayoutVersion = 2;
+constexpr int kLayoutVersion = 3;
 
 struct KVShape {
-  std::vector<int> group_sizes;  // layers in each group
-  std::vector<int> layer_group;  // per layer
-  std::vector<int> layer_index;  // per layer, within its group
+  std::vector<int> group_sizes;                   // layers in each group
+  std::vector<int> layer_group;                   // per layer
+  std::vector<int> layer_index;                   // per layer, within its group
+  std::vector<KVCodec> key_codecs, value_codecs;  // per layer
   int num_kv_heads, head_dim, block_size;
+};
+
+// Where the keys or the values of one layer and head lie, in bytes from a block's start and from tile to tile.
+struct KVPlane {
+  KVCodec codec;
+  size_t codes, scales, code_tile, scale_tile;
 };
 
 class KVPool {
@@ -36,19 +49,18 @@ class KVPool {
   uint8_t* data() const { return memory_.data(); }
   uint8_t* block(int id) const { return memory_.data() + size_t(id) * block_bytes_; }
 
-  // Bytes from a block's start to the keys, and to the values, of one layer and head.
-  size_t key_offset(int layer, int head) const {
-    return (size_t(shape_.layer_index[layer]) * shape_.num_kv_heads + head) * 2 * plane_bytes_;
-  }
-  size_t value_offset(int layer, int head) const { return key_offset(layer, head) + plane_bytes_; }
+  const KVPlane& keys(int layer, int head) const { return planes_[(size_t(layer) * shape_.num_kv_heads + head) * 2]; }
+  const KVPlane& values(int layer, int head) const { return (&keys(layer, head))[1]; }
 
   void copy(int source, int target) const;
 
  private:
+  size_t lay_out(int group);
+
   KVShape shape_;
   int num_blocks_;
-  size_t plane_bytes_;  // keys, or values, of one layer and head in one block
-  size_t block_bytes_;
+  size_t block_bytes_ = 0;
+  std::vector<KVPlane> planes_;  // [layers, heads, keys and values]
   Memory memory_;
 };
 

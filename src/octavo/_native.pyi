@@ -172,8 +172,12 @@ class KVPool:
         head_dim: int,
         block_size: int,
         num_blocks: int,
+        key_formats: Sequence[str] | None = None,
+        value_formats: Sequence[str] | None = None,
     ) -> None:
         """``group_sizes[g]`` layers in group g; layer l is number ``layer_index[l]`` of group ``layer_group[l]``.
+
+        ``key_formats`` and ``value_formats`` name each layer's codec: bf16 (the default), int8, fp8 or int4.
 
         Raises ``MemoryError`` if the mapping cannot be made.
         """

@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from octavo.errors import ConfigError, shown
+from octavo.formats.kv_format import KVFormat, parse_kv_dtype
 
 _UNITS = {
     "": 1,
@@ -85,7 +86,10 @@ class EngineConfig:
         max_num_batched_tokens: most tokens computed in one step. It bounds how long a running decode waits for
             somebody else's prompt: one such chunk.
         enable_prefix_caching: share computed blocks across requests.
-        kv_dtype: how keys and values are stored.
+        kv_dtype: how keys and values are stored: ``"bf16"``, ``"int8"``, ``"fp8"``, ``"int4"`` (keys in 8 bits, values
+            in 4), ``"int4-full"``, or keys and values apart, such as ``"int8:fp8"``.
+        kv_8bit_layers: layers that keep 8 bits where ``kv_dtype`` says 4. ``None``: none of them.
+        kv_quality_gate: refuse 4-bit keys unless an evaluation of this very model (``octavo eval-kv``) passed.
         threads: worker threads of the native core. ``None``: the processors this process may use.
         isa: instruction set to force. ``None``: the best the machine has, or ``OCTAVO_ISA``.
         seed: where seeds for requests without one are drawn from. ``None``: the operating system.
@@ -102,6 +106,8 @@ class EngineConfig:
     max_num_batched_tokens: int = 512
     enable_prefix_caching: bool = True
     kv_dtype: str = "bf16"
+    kv_8bit_layers: Sequence[int] | None = None
+    kv_quality_gate: bool = True
     threads: int | None = None
     isa: str | None = None
     seed: int | None = None
@@ -121,8 +127,11 @@ class EngineConfig:
         _check_int("max_num_batched_tokens", self.max_num_batched_tokens, 1, 2**16)
         if not isinstance(self.enable_prefix_caching, bool):
             raise ConfigError(f"enable_prefix_caching must be True or False; got {shown(self.enable_prefix_caching)}")
-        if not isinstance(self.kv_dtype, str) or self.kv_dtype != "bf16":
-            raise ConfigError(f"kv_dtype must be 'bf16'; got {shown(self.kv_dtype)}")
+        _check_kv_dtype(self.kv_dtype)
+        if self.kv_8bit_layers is not None:
+            object.__setattr__(self, "kv_8bit_layers", _layers("kv_8bit_layers", self.kv_8bit_layers))
+        if not isinstance(self.kv_quality_gate, bool):
+            raise ConfigError(f"kv_quality_gate must be True or False; got {shown(self.kv_quality_gate)}")
         if self.isa is not None and not isinstance(self.isa, str):
             raise ConfigError(f"isa must be the name of an instruction set; got {shown(self.isa)}")
         if self.threads is not None:
@@ -153,9 +162,29 @@ class EngineConfig:
         return min(self.max_num_seqs, self.max_num_batched_tokens)
 
     @property
+    def kv_format(self) -> KVFormat:
+        """What ``kv_dtype`` names."""
+        return parse_kv_dtype(self.kv_dtype)
+
+    @property
     def kv_memory_bytes(self) -> int | None:
         """The byte budget for the KV pool, if one was given."""
         return None if self.kv_memory is None else parse_bytes(self.kv_memory)
+
+
+def _check_kv_dtype(value: object) -> None:
+    try:
+        parse_kv_dtype(value if isinstance(value, str) else "")
+    except ValueError as error:
+        raise ConfigError(f"kv_dtype must be {error}; got {shown(value)}") from error
+
+
+def _layers(name: str, value: object) -> tuple[int, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ConfigError(f"{name} must be a list of layers, counted from 0; got {shown(value)}")
+    for layer in value:
+        _check_int(f"a layer in {name}", layer, 0, 2**14)
+    return tuple(sorted(set(value)))
 
 
 def _check_int(name: str, value: object, low: int, high: int) -> None:

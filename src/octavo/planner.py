@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.config import EngineConfig
 from octavo.errors import CapacityError, ConfigError
-from octavo.formats import bf16
+from octavo.formats.kv_format import KVFormat, layer_formats
 from octavo.model.spec import ModelSpec
 
 BLOCK_ALIGNMENT = 64
@@ -39,18 +40,36 @@ class MemoryPlan:
         return (self.num_blocks - 1) // self.num_groups * self.block_size
 
 
-def bytes_per_token(spec: ModelSpec) -> int:
-    """KV bytes of one token in every layer: the formula, without padding."""
-    return 2 * spec.num_layers * spec.num_kv_heads * bf16.bytes_per_vector(spec.head_dim)
+def kv_formats(spec: ModelSpec, config: EngineConfig) -> tuple[KVFormat, ...]:
+    """The KV format of each layer.
+
+    Raises:
+        ConfigError: this model's head_dim does not fit the format, or it has no such layer.
+    """
+    kv_format = config.kv_format
+    if spec.head_dim % kv_format.head_dim_step:
+        raise ConfigError(
+            f"kv_dtype {str(kv_format)!r} needs a head_dim that is a multiple of {kv_format.head_dim_step}; this "
+            f"model's is {spec.head_dim}. Use int8 or fp8"
+        )
+    kept = config.kv_8bit_layers or ()
+    if kept and kept[-1] >= spec.num_layers:
+        raise ConfigError(f"kv_8bit_layers names layer {kept[-1]}; this model has layers 0 to {spec.num_layers - 1}")
+    return layer_formats(kv_format, spec.num_layers, kept)
 
 
-def bytes_per_block(spec: ModelSpec, block_size: int) -> int:
+def bytes_per_token(spec: ModelSpec, formats: Sequence[KVFormat]) -> int:
+    """KV bytes of one token in every layer, ``formats`` giving each layer's: the formula, without padding."""
+    return spec.num_kv_heads * sum(layer.bytes_per_token(spec.head_dim) for layer in formats)
+
+
+def bytes_per_block(spec: ModelSpec, block_size: int, formats: Sequence[KVFormat]) -> int:
     """Bytes of one block: one layer group's keys and values of ``block_size`` tokens, padded once.
 
-    Groups share one pool, so every block is as large as the group with the most layers needs.
+    Groups share one pool, so every block is as large as the group that takes most needs. ``formats`` are the layers'.
     """
-    layers = max(len(group) for group in spec.kv_groups)
-    payload = 2 * layers * spec.num_kv_heads * bf16.bytes_per_vector(spec.head_dim) * block_size
+    per_token = max(sum(formats[layer].bytes_per_token(spec.head_dim) for layer in group) for group in spec.kv_groups)
+    payload = spec.num_kv_heads * per_token * block_size
     return -(-payload // BLOCK_ALIGNMENT) * BLOCK_ALIGNMENT
 
 
@@ -61,7 +80,7 @@ def plan(spec: ModelSpec, config: EngineConfig, *, free_memory: int) -> MemoryPl
         free_memory: bytes free on the machine after the weights are loaded.
 
     Raises:
-        ConfigError: ``max_model_len`` is more than the model allows.
+        ConfigError: ``max_model_len`` is more than the model allows, or the KV format does not fit the model.
         CapacityError: the budget cannot hold one request of ``max_model_len`` tokens, or is more than there is.
     """
     if config.max_model_len is not None and config.max_model_len > spec.max_position_embeddings:
@@ -69,7 +88,8 @@ def plan(spec: ModelSpec, config: EngineConfig, *, free_memory: int) -> MemoryPl
             f"max_model_len {config.max_model_len} is more than this model's context of "
             f"{spec.max_position_embeddings} tokens"
         )
-    block_bytes = bytes_per_block(spec, config.block_size)
+    formats = kv_formats(spec, config)
+    block_bytes = bytes_per_block(spec, config.block_size, formats)
     groups = len(spec.kv_groups)
     wanted_len = config.max_model_len or spec.max_position_embeddings
     per_sequence = -(-wanted_len // config.block_size) * groups
@@ -98,6 +118,6 @@ def plan(spec: ModelSpec, config: EngineConfig, *, free_memory: int) -> MemoryPl
         block_bytes=block_bytes,
         num_blocks=num_blocks,
         num_groups=groups,
-        bytes_per_token=bytes_per_token(spec),
+        bytes_per_token=bytes_per_token(spec, formats),
         max_model_len=min(wanted_len, held),
     )

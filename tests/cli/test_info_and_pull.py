@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from octavo import LLM, _native
-from octavo.planner import bytes_per_block, bytes_per_token
+from octavo.config import EngineConfig
+from octavo.planner import bytes_per_block, bytes_per_token, kv_formats
 
 
 def test_info_reads_no_weights(octavo, tiny_model, tmp_path):
@@ -61,8 +62,8 @@ def test_info_for_people_names_the_bytes_per_token_and_block(octavo, smollm2_ggu
 
     spec = resolve_model(smollm2_gguf).spec
     shown = octavo("info", smollm2_gguf).stdout
-    assert f"{bytes_per_token(spec):,} bytes" in shown
-    assert f"{bytes_per_block(spec, 16):,} bytes for 16 tokens" in shown
+    assert f"{bytes_per_token(spec, kv_formats(spec, EngineConfig())):,} bytes" in shown
+    assert f"{bytes_per_block(spec, 16, kv_formats(spec, EngineConfig())):,} bytes for 16 tokens" in shown
     assert "GQA" in shown
 
 

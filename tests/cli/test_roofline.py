@@ -8,6 +8,7 @@ import pytest
 
 from octavo.cli.bench import roofline
 from octavo.cli.bench.roofline import Roof, Work
+from octavo.formats.kv_format import KV_DTYPES, layer_formats
 from octavo.model.source import resolve_model
 from octavo.model.spec import LayerSpec
 from octavo.planner import bytes_per_token
@@ -18,16 +19,19 @@ def spec(tiny_model):
     return resolve_model(tiny_model).spec
 
 
-def test_a_step_of_decode_reads_every_matrix_once_and_every_key_and_value(spec):
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+def test_a_step_of_decode_reads_every_matrix_once_and_every_key_and_value(spec, kv_dtype):
+    formats = layer_formats(KV_DTYPES[kv_dtype], spec.num_layers)
     norms = sum(shape[0] for shape in spec.tensor_shapes().values() if len(shape) == 1)
     embedding = 0 if spec.tie_word_embeddings else spec.vocab_size * spec.hidden_size  # one row of it is read
     weights = 2 * (spec.num_parameters - norms - embedding)
-    assert roofline.decode_step(spec, 3, 100).bytes == weights + 3 * 100 * bytes_per_token(spec)
+    assert roofline.decode_step(spec, formats, 3, 100).bytes == weights + 3 * 100 * bytes_per_token(spec, formats)
 
 
 def test_a_window_bounds_the_keys_that_are_read(spec):
+    formats = layer_formats(KV_DTYPES["bf16"], spec.num_layers)
     windowed = replace(spec, layers=(LayerSpec(window=10),) * spec.num_layers)
-    assert roofline.decode_step(windowed, 1, 100) == roofline.decode_step(spec, 1, 10)
+    assert roofline.decode_step(windowed, formats, 1, 100) == roofline.decode_step(spec, formats, 1, 10)
 
 
 @pytest.mark.parametrize("window", [None, 1, 7, 64, 500])
@@ -38,7 +42,8 @@ def test_a_prompt_has_as_many_pairs_of_query_and_key_as_can_be_counted(window):
 
 def test_prefill_does_the_operations_of_its_tokens_one_by_one_but_for_the_head(spec):
     head = 2 * spec.vocab_size * spec.hidden_size
-    one_by_one = sum(roofline.decode_step(spec, 1, length).operations - head for length in range(1, 51))
+    formats = layer_formats(KV_DTYPES["bf16"], spec.num_layers)
+    one_by_one = sum(roofline.decode_step(spec, formats, 1, length).operations - head for length in range(1, 51))
     assert roofline.prefill(spec, 2, 50).operations == 2 * one_by_one
 
 

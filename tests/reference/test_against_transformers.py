@@ -20,9 +20,11 @@ from random_models import MODELS, VOCAB_SIZE
 from transformers import AutoModelForCausalLM
 
 from octavo import LLM, SamplingParams
+from octavo.config import EngineConfig
 from octavo.model.runner import ForwardBatch, ModelRunner
 from octavo.model.source import resolve_model
 from octavo.model.weights import load_model
+from octavo.planner import kv_formats
 from octavo.text.gguf_tokenizer import tokenizer_from_gguf
 
 BLOCK = 16
@@ -35,6 +37,7 @@ def octavo_logits(path: Path, tokens: list[int], *, isa: str | None = None, chun
     runner = ModelRunner(
         loaded.spec,
         loaded.model,
+        kv_formats=kv_formats(loaded.spec, EngineConfig()),
         block_size=BLOCK,
         num_blocks=1 + num_blocks * len(loaded.spec.kv_groups),
         max_logit_rows=chunk,

@@ -20,7 +20,7 @@ from octavo.kv.hashing import Namespace
 from octavo.model.runner import Float32s, ForwardBatch, ModelRunner, SampleBatch, Samples
 from octavo.model.spec import LayerSpec, ModelSpec, RopeSpec
 from octavo.model.weights import empty_model
-from octavo.planner import bytes_per_block, plan
+from octavo.planner import bytes_per_block, kv_formats, plan
 
 Key = tuple[int, int, int]
 """(seed, choice, output position)"""
@@ -124,16 +124,15 @@ class Lab:
         self._alone: dict[tuple[tuple[int, ...], int], Run] = {}
 
     def start(self, *, threads: int = 2, num_blocks: int = 64, block_size: int = 16, **config: object) -> Run:
-        settings = EngineConfig(
-            kv_memory=num_blocks * bytes_per_block(self.spec, block_size),
-            block_size=block_size,
-            **config,  # type: ignore[arg-type]
-        )
+        settings = EngineConfig(block_size=block_size, **config)  # type: ignore[arg-type]
+        formats = kv_formats(self.spec, settings)
+        settings = replace(settings, kv_memory=num_blocks * bytes_per_block(self.spec, block_size, formats))
         memory = plan(self.spec, settings, free_memory=2**40)
         model = self._models(threads)
         runner = RecordingRunner(
             self.spec,
             model,
+            kv_formats=formats,
             block_size=block_size,
             num_blocks=num_blocks,
             max_logit_rows=settings.max_num_running,
@@ -141,7 +140,7 @@ class Lab:
         namespace = Namespace(
             weights_digest=self._digest,
             spec_digest=self.spec.digest(),
-            kv_formats=("bf16",) * self.spec.num_layers,
+            kv_formats=tuple(map(str, formats)),
             block_size=block_size,
             layout_version=_native.LAYOUT_VERSION,
             numerics_id=model.isa,

@@ -77,13 +77,15 @@ def _kv_cache(spec: ModelSpec, config: EngineConfig) -> dict[str, Any]:
     """What an engine with this configuration would allocate if it started now, or why it would not start."""
     from octavo.engine.memory import free_memory
     from octavo.errors import CapacityError
-    from octavo.planner import bytes_per_block, bytes_per_token, plan
+    from octavo.planner import bytes_per_block, bytes_per_token, kv_formats, plan
+
+    formats = kv_formats(spec, config)
 
     costs: dict[str, Any] = {
-        "kv_dtype": config.kv_dtype,
-        "bytes_per_token": bytes_per_token(spec),
+        "kv_dtype": str(config.kv_format),
+        "bytes_per_token": bytes_per_token(spec, formats),
         "block_size": config.block_size,
-        "bytes_per_block": bytes_per_block(spec, config.block_size),
+        "bytes_per_block": bytes_per_block(spec, config.block_size, formats),
     }
     try:
         planned = plan(spec, config, free_memory=max(free_memory() - 2 * spec.num_parameters, 0))

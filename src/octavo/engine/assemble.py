@@ -18,7 +18,7 @@ from octavo.model.base import ModelSource
 from octavo.model.runner import ModelRunner
 from octavo.model.source import resolve_model
 from octavo.model.weights import LoadedModel, load_model
-from octavo.planner import MemoryPlan, plan
+from octavo.planner import MemoryPlan, kv_formats, plan
 from octavo.text.chat import ChatTemplate, RenderedChat
 from octavo.text.folder_tokenizer import tokenizer_from_folder
 from octavo.text.gguf_tokenizer import tokenizer_from_gguf
@@ -147,7 +147,7 @@ def assemble(
         isa=loaded.model.isa,
         threads=loaded.model.threads,
         weight_bytes=loaded.model.weight_bytes,
-        kv_dtype=config.kv_dtype,
+        kv_dtype=str(config.kv_format),
         block_size=memory.block_size,
         block_bytes=memory.block_bytes,
         num_blocks=memory.num_blocks,
@@ -190,6 +190,7 @@ def _runner(loaded: LoadedModel, memory: MemoryPlan, config: EngineConfig) -> Mo
         return ModelRunner(
             loaded.spec,
             loaded.model,
+            kv_formats=kv_formats(loaded.spec, config),
             block_size=memory.block_size,
             num_blocks=memory.num_blocks,
             max_logit_rows=config.max_num_running,
@@ -204,7 +205,7 @@ def _namespace(loaded: LoadedModel, config: EngineConfig) -> Namespace:
     return Namespace(
         weights_digest=loaded.weights_digest,
         spec_digest=loaded.spec.digest(),
-        kv_formats=(config.kv_dtype,) * loaded.spec.num_layers,
+        kv_formats=tuple(f"{layer.key}:{layer.value}" for layer in kv_formats(loaded.spec, config)),
         block_size=config.block_size,
         layout_version=_native.LAYOUT_VERSION,
         numerics_id=f"{loaded.model.isa}:{_native.SOURCE_HASH}",

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 NAME = "bf16"
+HEAD_DIM_STEP = 16
+"""A head_dim must be a multiple of this."""
 
 
-def bytes_per_vector(head_dim: int) -> int:
-    """Bytes that one key or one value of one KV head takes."""
+def code_bytes(head_dim: int) -> int:
+    """Bytes of one vector's elements."""
     return 2 * head_dim
+
+
+def scale_bytes(head_dim: int) -> int:
+    """Bytes of one vector's scales: it has none."""
+    return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo import _native
+from octavo.formats.kv_format import KVFormat
 from octavo.model.spec import ModelSpec
 
 Int32s = npt.NDArray[np.int32]
@@ -82,11 +84,18 @@ class ModelRunner:
     """Runs one model over one KV pool. Not thread-safe: the engine's thread is its only caller."""
 
     def __init__(
-        self, spec: ModelSpec, model: _native.Model, *, block_size: int, num_blocks: int, max_logit_rows: int
+        self,
+        spec: ModelSpec,
+        model: _native.Model,
+        *,
+        kv_formats: Sequence[KVFormat],
+        block_size: int,
+        num_blocks: int,
+        max_logit_rows: int,
     ) -> None:
         self.spec = spec
         self.model = model
-        self.pool = _make_pool(spec, block_size, num_blocks)
+        self.pool = make_pool(spec, kv_formats, block_size=block_size, num_blocks=num_blocks)
         self._logits = np.empty((max_logit_rows, spec.vocab_size), np.float32)
 
     def execute(self, batch: ForwardBatch) -> Float32s:
@@ -141,7 +150,12 @@ class ModelRunner:
         )
 
 
-def _make_pool(spec: ModelSpec, block_size: int, num_blocks: int) -> _native.KVPool:
+def make_pool(spec: ModelSpec, kv_formats: Sequence[KVFormat], *, block_size: int, num_blocks: int) -> _native.KVPool:
+    """A KV pool for this model, ``kv_formats`` giving each layer's format.
+
+    Raises:
+        MemoryError: the system does not give the memory.
+    """
     layer_group, layer_index = [0] * spec.num_layers, [0] * spec.num_layers
     for group, members in enumerate(spec.kv_groups):
         for index, layer in enumerate(members):
@@ -150,6 +164,8 @@ def _make_pool(spec: ModelSpec, block_size: int, num_blocks: int) -> _native.KVP
         group_sizes=[len(members) for members in spec.kv_groups],
         layer_group=layer_group,
         layer_index=layer_index,
+        key_formats=[layer.key for layer in kv_formats],
+        value_formats=[layer.value for layer in kv_formats],
         num_kv_heads=spec.num_kv_heads,
         head_dim=spec.head_dim,
         block_size=block_size,

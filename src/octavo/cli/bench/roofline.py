@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from octavo.formats.kv_format import KVFormat
     from octavo.llm import LLM
     from octavo.model.spec import ModelSpec
 
@@ -55,17 +58,18 @@ def measure_roof(llm: LLM) -> Roof:
     return Roof(*_native.measure_roof(llm.summary.isa, llm.summary.threads))
 
 
-def decode_step(spec: ModelSpec, count: int, context: float) -> Work:
-    """One token more for each of ``count`` sequences that have ``context`` tokens: all weights, all keys and values."""
-    from octavo.formats import bf16
+def decode_step(spec: ModelSpec, formats: Sequence[KVFormat], count: int, context: float) -> Work:
+    """One token more for each of ``count`` sequences that have ``context`` tokens: all weights, all keys and values.
 
+    ``formats`` are the KV formats of the layers.
+    """
     head = spec.vocab_size * spec.hidden_size
     weights = _weights_of_layers(spec) + head
-    keys = sum(_keys_seen(layer.window, context) for layer in spec.layers)
-    key_and_value = 2 * spec.num_kv_heads * bf16.bytes_per_vector(spec.head_dim)
+    keys = [_keys_seen(layer.window, context) for layer in spec.layers]
+    per_key = [spec.num_kv_heads * layer.bytes_per_token(spec.head_dim) for layer in formats]
     return Work(
-        bytes=2 * weights + count * keys * key_and_value,
-        operations=count * (2 * weights + keys * _operations_per_key(spec)),
+        bytes=2 * weights + count * sum(seen * size for seen, size in zip(keys, per_key, strict=True)),
+        operations=count * (2 * weights + sum(keys) * _operations_per_key(spec)),
     )
 
 

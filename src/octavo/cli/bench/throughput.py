@@ -186,6 +186,8 @@ def _why_not(llm: LLM, shape: Shape) -> str | None:
 def _figure(llm: LLM, spec: ModelSpec, shape: Shape, repeats: int, rng: random.Random) -> Figure:
     from octavo.cli.bench.measure import random_prompts, seconds, seconds_per_step
     from octavo.cli.bench.roofline import decode_step, measure_roof, prefill
+    from octavo.config import EngineConfig
+    from octavo.planner import kv_formats
 
     times: list[float] = []
     roofs = [measure_roof(llm)]
@@ -202,7 +204,7 @@ def _figure(llm: LLM, spec: ModelSpec, shape: Shape, repeats: int, rng: random.R
             "things; try again later, or with more --repeats"
         )
     work = (
-        decode_step(spec, shape.count, shape.length + _STEPS / 2)
+        decode_step(spec, kv_formats(spec, EngineConfig()), shape.count, shape.length + _STEPS / 2)
         if shape.kind == "decode"
         else prefill(spec, shape.count, shape.length)
     )
