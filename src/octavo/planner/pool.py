@@ -1,17 +1,14 @@
-"""Bytes per token, per block and per pool, exactly as the allocator counts them."""
+"""The KV pool an engine starts with, decided before anything is allocated."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.config import EngineConfig
 from octavo.errors import CapacityError, ConfigError
-from octavo.formats.kv_format import KVFormat, layer_formats
 from octavo.model.spec import ModelSpec
+from octavo.planner.sizes import bytes_per_block, bytes_per_token, kv_formats
 
-BLOCK_ALIGNMENT = 64
-"""A block is padded once to whole cache lines."""
 MAX_BLOCKS = 2**31 - 1
 """A block id is an int32."""
 
@@ -38,39 +35,6 @@ class MemoryPlan:
     def num_tokens(self) -> int:
         """Tokens the pool can hold at once."""
         return (self.num_blocks - 1) // self.num_groups * self.block_size
-
-
-def kv_formats(spec: ModelSpec, config: EngineConfig) -> tuple[KVFormat, ...]:
-    """The KV format of each layer.
-
-    Raises:
-        ConfigError: this model's head_dim does not fit the format, or it has no such layer.
-    """
-    kv_format = config.kv_format
-    if spec.head_dim % kv_format.head_dim_step:
-        raise ConfigError(
-            f"kv_dtype {str(kv_format)!r} needs a head_dim that is a multiple of {kv_format.head_dim_step}; this "
-            f"model's is {spec.head_dim}. Use int8 or fp8"
-        )
-    kept = config.kv_8bit_layers or ()
-    if kept and kept[-1] >= spec.num_layers:
-        raise ConfigError(f"kv_8bit_layers names layer {kept[-1]}; this model has layers 0 to {spec.num_layers - 1}")
-    return layer_formats(kv_format, spec.num_layers, kept)
-
-
-def bytes_per_token(spec: ModelSpec, formats: Sequence[KVFormat]) -> int:
-    """KV bytes of one token in every layer, ``formats`` giving each layer's: the formula, without padding."""
-    return spec.num_kv_heads * sum(layer.bytes_per_token(spec.head_dim) for layer in formats)
-
-
-def bytes_per_block(spec: ModelSpec, block_size: int, formats: Sequence[KVFormat]) -> int:
-    """Bytes of one block: one layer group's keys and values of ``block_size`` tokens, padded once.
-
-    Groups share one pool, so every block is as large as the group that takes most needs. ``formats`` are the layers'.
-    """
-    per_token = max(sum(formats[layer].bytes_per_token(spec.head_dim) for layer in group) for group in spec.kv_groups)
-    payload = spec.num_kv_heads * per_token * block_size
-    return -(-payload // BLOCK_ALIGNMENT) * BLOCK_ALIGNMENT
 
 
 def plan(spec: ModelSpec, config: EngineConfig, *, free_memory: int) -> MemoryPlan:
