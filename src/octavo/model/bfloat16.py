@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from octavo.formats.bf16 import round_bits
+
 _CHUNK = 1 << 18
 """Elements rounded at a time: the scratch stays in the processor's cache, and small beside any tensor."""
 
@@ -21,14 +23,5 @@ def to_bfloat16(array: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
     bits = np.empty(flat.size, np.uint16)
     for start in range(0, flat.size, _CHUNK):
         part = slice(start, start + _CHUNK)
-        bits[part] = _round(flat[part].astype(np.float32, copy=False).view(np.uint32))
+        bits[part] = round_bits(flat[part].astype(np.float32, copy=False).view(np.uint32))
     return bits.reshape(array.shape)
-
-
-def _round(word: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
-    upper = word >> np.uint32(16)
-    rounded = (word + ((upper & np.uint32(1)) + np.uint32(0x7FFF))) >> np.uint32(16)
-    nan = (word & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
-    if nan.any():
-        rounded = np.where(nan, upper | np.uint32(0x40), rounded)
-    return rounded.astype(np.uint16)
