@@ -10,6 +10,7 @@ import pytest
 from octavo import LLM
 from octavo.config import EngineConfig, parse_bytes, user_cache
 from octavo.errors import ConfigError, shown
+from octavo.formats.kv_format import KV_DTYPES, parse_kv_dtype
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,14 @@ OUT_OF_RANGE = [
     ("max_num_batched_tokens", 2**16 + 1),
     ("enable_prefix_caching", "yes"),
     ("kv_dtype", "int3"),
+    ("kv_dtype", "int8:"),
+    ("kv_dtype", "int8:int4-full"),
+    ("kv_dtype", None),
+    ("kv_8bit_layers", 3),
+    ("kv_8bit_layers", "0"),
+    ("kv_8bit_layers", {0}),
+    ("kv_quality_gate", "no"),
+    ("kv_quality_gate", 1),
     ("threads", 0),
     ("threads", 257),
     ("threads", True),
@@ -68,6 +77,39 @@ def test_a_field_out_of_range_is_refused_by_name_with_what_was_given(name: str, 
     with pytest.raises(ConfigError, match=name) as refused:
         EngineConfig(**{name: value})  # type: ignore[arg-type]
     assert repr(value) in str(refused.value)
+
+
+@pytest.mark.parametrize(("layers", "shown_layer"), [([0, -1], "-1"), ([True], "True"), ([0.5], "0.5"), (["a"], "'a'")])
+def test_what_is_no_layer_is_refused_with_what_was_given(layers: list[object], shown_layer: str) -> None:
+    with pytest.raises(ConfigError, match="a layer in kv_8bit_layers must be a whole number from 0") as refused:
+        EngineConfig(kv_8bit_layers=layers)  # type: ignore[arg-type]
+    assert str(refused.value).endswith(f"got {shown_layer}")
+
+
+def test_layers_that_keep_8_bits_are_a_set_in_order() -> None:
+    given = [3, 0, 3]
+    config = EngineConfig(kv_dtype="int4", kv_8bit_layers=given)
+    given.append(7)
+    assert config.kv_8bit_layers == (0, 3)
+    assert config == EngineConfig(kv_dtype="int4", kv_8bit_layers=(0, 3))
+    assert hash(config) == hash(EngineConfig(kv_dtype="int4", kv_8bit_layers=(0, 3)))
+    assert EngineConfig(kv_8bit_layers=[]).kv_8bit_layers == ()
+
+
+@pytest.mark.parametrize("text", [*KV_DTYPES, "int8:fp8", "bf16:int4", "int8:int4"])
+def test_a_kv_dtype_names_how_keys_and_values_are_stored(text: str) -> None:
+    assert EngineConfig(kv_dtype=text).kv_format == parse_kv_dtype(text)
+
+
+def test_a_kv_dtype_that_is_none_is_refused_with_all_there_are() -> None:
+    with pytest.raises(ConfigError, match="kv_dtype must be one of bf16, int8, fp8, int4, int4-full, or KEY:VALUE"):
+        EngineConfig(kv_dtype="q8_0")
+
+
+def test_keys_and_values_are_exact_and_the_gate_is_closed_unless_somebody_says_otherwise() -> None:
+    assert EngineConfig().kv_format == KV_DTYPES["bf16"]
+    assert EngineConfig().kv_8bit_layers is None
+    assert EngineConfig().kv_quality_gate
 
 
 def test_the_kv_memory_is_known_in_bytes() -> None:
