@@ -94,8 +94,15 @@ def model_of(
     return model
 
 
-def pool_of(shape: Shape, *, block_size: int = 16, num_blocks: int = 8) -> _native.KVPool:
-    """A pool for such a model; layers with the same window form a group."""
+def pool_of(
+    shape: Shape,
+    *,
+    block_size: int = 16,
+    num_blocks: int = 8,
+    key_formats: Sequence[str] | None = None,
+    value_formats: Sequence[str] | None = None,
+) -> _native.KVPool:
+    """A pool for such a model; layers with the same window form a group. Formats are those of the layers."""
     windows = list(dict.fromkeys(shape.windows))
     group = [windows.index(window) for window in shape.windows]
     return _native.KVPool(
@@ -106,6 +113,8 @@ def pool_of(shape: Shape, *, block_size: int = 16, num_blocks: int = 8) -> _nati
         head_dim=shape.head_dim,
         block_size=block_size,
         num_blocks=num_blocks,
+        key_formats=key_formats,
+        value_formats=value_formats,
     )
 
 
