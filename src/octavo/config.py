@@ -26,6 +26,8 @@ _UNITS = {
     "tib": 2**40,
 }
 MAX_BYTES = 2**63 - 1
+_TOKEN_UNITS = {"": 1, "k": 2**10, "m": 2**20}
+_TOKENS = re.compile(r"\s*([0-9]{1,12})\s*([kKmM]?)\s*")
 _SIZE = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([a-zA-Z]*)\s*")
 
 TILE_TOKENS = 16
@@ -51,6 +53,27 @@ def parse_bytes(size: int | str) -> int:
         value = int(float(match.group(1)) * _UNITS[unit])
     if not 0 < value <= MAX_BYTES:
         raise ConfigError(f"a size must be positive and at most {MAX_BYTES:,} bytes; got {shown(size)}")
+    return value
+
+
+def parse_tokens(count: int | str) -> int:
+    """Turn ``"8k"`` (8,192), ``"1m"`` or a plain number into a number of tokens.
+
+    Raises:
+        ConfigError: the text is not a number of tokens, or the number is not positive.
+    """
+    if isinstance(count, bool) or not isinstance(count, (int, str)):
+        raise ConfigError(f"a number of tokens is a whole number or a text such as '8k'; got {shown(count)}")
+    value = count
+    if isinstance(value, str):
+        match = _TOKENS.fullmatch(value)
+        if match is None:
+            raise ConfigError(
+                f"cannot read {shown(count)} as a number of tokens; write 8192, or '8k', which is the same"
+            )
+        value = int(match.group(1)) * _TOKEN_UNITS[match.group(2).lower()]
+    if value <= 0:
+        raise ConfigError(f"a number of tokens must be positive; got {shown(count)}")
     return value
 
 

@@ -13,6 +13,7 @@ from octavo.cli.demo import demo
 from octavo.cli.generate import generate
 from octavo.cli.info import info
 from octavo.cli.options import Debug
+from octavo.cli.plan import plan
 from octavo.cli.pull import pull
 
 app = typer.Typer(
@@ -26,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (chat, generate, info, pull, demo):
+for command in (chat, generate, info, plan, pull, demo):
     app.command()(command)
 app.add_typer(bench)
 

@@ -13,10 +13,14 @@ from octavo.cli.options import (
     BlockSize,
     Debug,
     Isa,
+    KV8BitLayers,
+    KVDtype,
     KVMemory,
     MaxModelLen,
+    MaxNumSeqs,
     MaxTokens,
     ModelArgument,
+    NoKVQualityGate,
     RepetitionPenalty,
     Seed,
     System,
@@ -24,6 +28,7 @@ from octavo.cli.options import (
     Threads,
     TopP,
     given,
+    kv_format,
 )
 
 if TYPE_CHECKING:
@@ -45,8 +50,12 @@ def chat(
     repetition_penalty: RepetitionPenalty = 1.0,
     seed: Seed = None,
     kv_memory: KVMemory = None,
+    kv_dtype: KVDtype = None,
+    kv_8bit_layers: KV8BitLayers = None,
+    no_kv_quality_gate: NoKVQualityGate = False,
     block_size: BlockSize = None,
     max_model_len: MaxModelLen = None,
+    max_num_seqs: MaxNumSeqs = None,
     threads: Threads = None,
     isa: Isa = None,
     debug: Debug = False,
@@ -69,11 +78,13 @@ def chat(
     )
     options = given(
         kv_memory=kv_memory,
+        max_num_seqs=max_num_seqs,
         block_size=block_size,
         max_model_len=max_model_len,
         threads=threads,
         isa=isa,
         seed=seed,
+        **kv_format(kv_dtype, kv_8bit_layers, no_kv_quality_gate),
     )
     with open_llm(model, options) as llm:
         conversation = _Chat(llm, params, system, interactive=sys.stdin.isatty())

@@ -15,11 +15,15 @@ from octavo.cli.options import (
     Debug,
     Isa,
     Json,
+    KV8BitLayers,
+    KVDtype,
     KVMemory,
     MaxModelLen,
+    MaxNumSeqs,
     MaxTokens,
     MinP,
     ModelOption,
+    NoKVQualityGate,
     RepetitionPenalty,
     Seed,
     System,
@@ -28,6 +32,7 @@ from octavo.cli.options import (
     TopK,
     TopP,
     given,
+    kv_format,
 )
 
 if TYPE_CHECKING:
@@ -71,8 +76,12 @@ def generate(
     ] = 1,
     seed: Seed = None,
     kv_memory: KVMemory = None,
+    kv_dtype: KVDtype = None,
+    kv_8bit_layers: KV8BitLayers = None,
+    no_kv_quality_gate: NoKVQualityGate = False,
     block_size: BlockSize = None,
     max_model_len: MaxModelLen = None,
+    max_num_seqs: MaxNumSeqs = None,
     threads: Threads = None,
     isa: Isa = None,
     debug: Debug = False,
@@ -104,7 +113,15 @@ def generate(
     # Wrong values are refused before a model is loaded for them.
     SamplingParams(**sampling, max_tokens=max_tokens)
     began = time.perf_counter()
-    options = given(kv_memory=kv_memory, block_size=block_size, max_model_len=max_model_len, threads=threads, isa=isa)
+    options = given(
+        kv_memory=kv_memory,
+        max_num_seqs=max_num_seqs,
+        block_size=block_size,
+        max_model_len=max_model_len,
+        threads=threads,
+        isa=isa,
+        **kv_format(kv_dtype, kv_8bit_layers, no_kv_quality_gate),
+    )
     with open_llm(model, options) as llm:
         ready = time.perf_counter() - began
         request = _prompt(llm, prompt, as_chat, system)

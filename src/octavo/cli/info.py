@@ -7,7 +7,19 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octavo.cli.options import BlockSize, Debug, Json, KVMemory, MaxModelLen, ModelArgument, given
+from octavo.cli.options import (
+    BlockSize,
+    Debug,
+    Json,
+    KV8BitLayers,
+    KVDtype,
+    KVMemory,
+    MaxModelLen,
+    MaxNumSeqs,
+    ModelArgument,
+    given,
+    kv_format,
+)
 
 if TYPE_CHECKING:
     from octavo.config import EngineConfig
@@ -20,8 +32,11 @@ _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 def info(
     model: ModelArgument = None,
     kv_memory: KVMemory = None,
+    kv_dtype: KVDtype = None,
+    kv_8bit_layers: KV8BitLayers = None,
     block_size: BlockSize = None,
     max_model_len: MaxModelLen = None,
+    max_num_seqs: MaxNumSeqs = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -34,7 +49,15 @@ def info(
     from octavo.config import EngineConfig
     from octavo.model.source import DEFAULT_MODEL, resolve_model
 
-    config = EngineConfig(**given(kv_memory=kv_memory, block_size=block_size, max_model_len=max_model_len))
+    config = EngineConfig(
+        **given(
+            kv_memory=kv_memory,
+            max_num_seqs=max_num_seqs,
+            block_size=block_size,
+            max_model_len=max_model_len,
+            **kv_format(kv_dtype, kv_8bit_layers),
+        )
+    )
     name = DEFAULT_MODEL if model is None else model
     with byte_progress(f"fetching {name}") as report:
         source = resolve_model(name, progress=report)
@@ -50,6 +73,8 @@ def info(
 
 
 def _model(source: ModelSource) -> dict[str, Any]:
+    from octavo.planner import attention_kind
+
     spec = source.spec
     return {
         "name": source.name,
@@ -61,7 +86,7 @@ def _model(source: ModelSource) -> dict[str, Any]:
         "hidden_size": spec.hidden_size,
         "intermediate_size": spec.intermediate_size,
         "vocab_size": spec.vocab_size,
-        "attention": _attention(spec),
+        "attention": attention_kind(spec),
         "num_heads": spec.num_heads,
         "num_kv_heads": spec.num_kv_heads,
         "head_dim": spec.head_dim,
@@ -111,12 +136,6 @@ def _machine() -> dict[str, Any]:
         "free_memory_bytes": free_memory(),
         "huge_pages": _huge_pages(),
     }
-
-
-def _attention(spec: ModelSpec) -> str:
-    if spec.num_kv_heads == spec.num_heads:
-        return "MHA"
-    return "MQA" if spec.num_kv_heads == 1 else "GQA"
 
 
 def _huge_pages() -> str:

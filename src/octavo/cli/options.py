@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 import typer
@@ -34,6 +35,48 @@ KVMemory = Annotated[
         help="Memory for the KV cache, such as 512MiB. Default: a share of what is free.",
     ),
 ]
+KVDtype = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FORMAT",
+        help="How keys and values are stored: bf16 (the default), int8, fp8, int4 (keys in 8 bits), int4-full, or keys "
+        "and values apart, such as int8:fp8.",
+    ),
+]
+
+
+class Layers(tuple[int, ...]):
+    """Numbers of layers, as an option gives them."""
+
+
+def _read_layers(text: str) -> Layers:
+    """``"0,1,28-29"``: numbers and ranges, both ends included."""
+    layers: list[int] = []
+    for part in text.split(","):
+        match = _LAYERS.fullmatch(part.strip())
+        if match is None or int(match.group(2) or match.group(1)) < int(match.group(1)):
+            raise typer.BadParameter(f"cannot read {text!r} as layers; write numbers and ranges, such as 0,1,28-29")
+        layers += range(int(match.group(1)), int(match.group(2) or match.group(1)) + 1)
+    return Layers(layers)
+
+
+_LAYERS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
+KV8BitLayers = Annotated[
+    Layers | None,
+    typer.Option(
+        "--kv-8bit-layers",
+        metavar="LAYERS",
+        parser=_read_layers,
+        help="Layers that keep 8 bits where the format has 4, such as 0,1,28-29.",
+    ),
+]
+NoKVQualityGate = Annotated[
+    bool,
+    typer.Option(
+        "--no-kv-quality-gate",
+        help="Take a format with 4-bit keys although octavo eval-kv has not passed it for this model.",
+    ),
+]
 BlockSize = Annotated[int | None, typer.Option(metavar="N", help="Tokens per block, a multiple of 16.")]
 MaxModelLen = Annotated[
     int | None,
@@ -42,6 +85,7 @@ MaxModelLen = Annotated[
         help="Most tokens of prompt and reply together. Default: what the model and the KV cache allow.",
     ),
 ]
+MaxNumSeqs = Annotated[int | None, typer.Option(metavar="N", help="Most sequences that run at once. Default: 64.")]
 Threads = Annotated[
     int | None,
     typer.Option(metavar="N", help="Worker threads. Default: the processors there are."),
@@ -90,6 +134,15 @@ RepetitionPenalty = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="Make the draws repeatable.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+def kv_format(kv_dtype: str | None, kv_8bit_layers: Layers | None, no_kv_quality_gate: bool = False) -> dict[str, Any]:
+    """The engine's settings that the options of a KV format stand for; ``None`` where one is not given."""
+    return {
+        "kv_dtype": kv_dtype,
+        "kv_8bit_layers": kv_8bit_layers,
+        "kv_quality_gate": False if no_kv_quality_gate else None,
+    }
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -11,13 +11,15 @@ from octavo.model.base import ModelSource
 from octavo.model.embedded import EMBEDDED_MODEL, Progress, embedded_file
 from octavo.model.gguf_source import GgufSource
 from octavo.model.hf_folder import INDEX_FILE, WEIGHTS_FILE, HfFolder
+from octavo.model.spec import ModelSpec
 
 DEFAULT_MODEL = EMBEDDED_MODEL
 """What runs wherever naming a model is optional."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_HUB_CONFIG = "config.json"
 _HUB_METADATA = [
-    "config.json",
+    _HUB_CONFIG,
     "generation_config.json",
     "tokenizer*",
     "special_tokens_map.json",
@@ -45,9 +47,23 @@ def resolve_model(name: str | Path, *, revision: str | None = None, progress: Pr
         UnsupportedModelError: its configuration asks for what Octavo does not do.
         WeightsError: its metadata is damaged.
     """
+    return _resolve_readably(name, revision, progress, _HUB_METADATA)
+
+
+def resolve_spec(name: str | Path, *, revision: str | None = None, progress: Progress | None = None) -> ModelSpec:
+    """What a model computes, by its configuration alone: of a hub id only config.json is fetched.
+
+    Arguments and exceptions are those of :func:`resolve_model`.
+    """
+    return _resolve_readably(name, revision, progress, [_HUB_CONFIG]).spec
+
+
+def _resolve_readably(
+    name: str | Path, revision: str | None, progress: Progress | None, hub_files: list[str]
+) -> ModelSource:
     _check_name(name, revision)
     try:
-        return _resolve(name, revision, progress)
+        return _resolve(name, revision, progress, hub_files)
     except OSError as error:  # no permission, a name too long, a disk that fails
         raise ModelNotFoundError(f"cannot look for the model {shown(str(name))}: {error}") from error
 
@@ -61,7 +77,7 @@ def _check_name(name: object, revision: object) -> None:
         raise ModelNotFoundError(f"a revision is the name of a branch, tag or commit; got {shown(revision)}")
 
 
-def _resolve(name: str | Path, revision: str | None, progress: Progress | None) -> ModelSource:
+def _resolve(name: str | Path, revision: str | None, progress: Progress | None, hub_files: list[str]) -> ModelSource:
     if name == EMBEDDED_MODEL:
         _no_revision(name, revision)
         return GgufSource(embedded_file(progress=progress), name)
@@ -76,7 +92,7 @@ def _resolve(name: str | Path, revision: str | None, progress: Progress | None) 
         _no_revision(name, revision)
         return _from_file(path, str(name))
     if isinstance(name, str) and _HUB_ID.fullmatch(name) and path.suffix != ".gguf":
-        return _from_hub(name, revision)
+        return _from_hub(name, revision, hub_files)
     raise ModelNotFoundError(
         f"there is no model {str(name)!r}: it is no folder, no .gguf file, not {EMBEDDED_MODEL!r}, "
         "and not a hub id of the form owner/name"
@@ -96,8 +112,8 @@ def _from_file(path: Path, name: str) -> ModelSource:
     return GgufSource(path, name)
 
 
-def _from_hub(repo_id: str, revision: str | None) -> ModelSource:
-    folder = _snapshot(repo_id, revision, _HUB_METADATA)
+def _from_hub(repo_id: str, revision: str | None, files: list[str]) -> ModelSource:
+    folder = _snapshot(repo_id, revision, files)
     # The snapshot's folder is named after its commit: weights of any other commit would not belong to it.
     return HfFolder(folder, repo_id, fetch=partial(_snapshot, repo_id, folder.name, _HUB_WEIGHTS))
 

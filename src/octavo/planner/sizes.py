@@ -1,4 +1,4 @@
-"""Bytes per token and per block, exactly as the allocator counts them."""
+"""Bytes per token and per block, exactly as the allocator counts them, and how many blocks a load takes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
 from octavo.formats.kv_format import KVFormat, layer_formats
+from octavo.kv.windows import blocks_held
 from octavo.model.spec import ModelSpec
 
 BLOCK_ALIGNMENT = 64
@@ -44,3 +45,24 @@ def bytes_per_block(spec: ModelSpec, block_size: int, formats: Sequence[KVFormat
     per_token = max(sum(formats[layer].bytes_per_token(spec.head_dim) for layer in group) for group in spec.kv_groups)
     payload = spec.num_kv_heads * per_token * block_size
     return -(-payload // BLOCK_ALIGNMENT) * BLOCK_ALIGNMENT
+
+
+def blocks_of_load(
+    spec: ModelSpec, context: int, concurrency: int, *, block_size: int, max_num_batched_tokens: int
+) -> int:
+    """The most blocks that ``concurrency`` sequences of ``context`` tokens hold at once, the null block not counted.
+
+    A group of layers with a window holds the blocks of the window and those that a step adds. All sequences share the
+    ``max_num_batched_tokens`` of a step, so together they add less than each of them could alone.
+    """
+
+    def held(window: int | None, step: int) -> int:
+        return blocks_held(context, window, block_size=block_size, max_step_tokens=step)
+
+    most = 0
+    for group in spec.kv_groups:
+        window = spec.layers[group[0]].window
+        # t tokens of a step begin at most ceil((t - 1) / block_size) blocks more than one token does.
+        added = concurrency + max(max_num_batched_tokens - concurrency, 0) // block_size
+        most += min(concurrency * held(window, max_num_batched_tokens), concurrency * held(window, 1) + added)
+    return most

@@ -13,7 +13,19 @@ import typer
 
 from octavo.cli.bench.pictures import Output, draw_cache, place_for_picture
 from octavo.cli.bench.results import CacheResult
-from octavo.cli.options import Debug, Isa, Json, KVMemory, ModelOption, Threads, given
+from octavo.cli.options import (
+    Debug,
+    Isa,
+    Json,
+    KV8BitLayers,
+    KVDtype,
+    KVMemory,
+    ModelOption,
+    NoKVQualityGate,
+    Threads,
+    given,
+    kv_format,
+)
 from octavo.errors import ContextLengthError, OctavoError
 
 if TYPE_CHECKING:
@@ -39,6 +51,9 @@ def cache(
     output: Output = None,
     as_json: Json = False,
     kv_memory: KVMemory = None,
+    kv_dtype: KVDtype = None,
+    kv_8bit_layers: KV8BitLayers = None,
+    no_kv_quality_gate: NoKVQualityGate = False,
     threads: Threads = None,
     isa: Isa = None,
     debug: Debug = False,
@@ -53,7 +68,10 @@ def cache(
     from octavo.cli.starting import open_llm
 
     picture = place_for_picture(output, _PICTURE)
-    with open_llm(model, given(kv_memory=kv_memory, threads=threads, isa=isa)) as llm:
+    options = given(
+        kv_memory=kv_memory, threads=threads, isa=isa, **kv_format(kv_dtype, kv_8bit_layers, no_kv_quality_gate)
+    )
+    with open_llm(model, options) as llm:
         result = _measure(llm, tokens, prompt_tokens, every)
     if as_json:
         print(json.dumps(result.as_json()), flush=True)

@@ -11,7 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from octavo.cli.options import Debug, Isa, Json, KVMemory, MaxModelLen, ModelOption, Threads, given
+from octavo.cli.options import (
+    Debug,
+    Isa,
+    Json,
+    KV8BitLayers,
+    KVDtype,
+    KVMemory,
+    MaxModelLen,
+    ModelOption,
+    NoKVQualityGate,
+    Threads,
+    given,
+    kv_format,
+)
 from octavo.errors import CapacityError, OctavoError
 
 if TYPE_CHECKING:
@@ -53,6 +66,9 @@ def throughput(
     repeats: Annotated[int, typer.Option(metavar="N", min=1, help="Runs of each shape; their median counts.")] = 3,
     as_json: Json = False,
     kv_memory: KVMemory = None,
+    kv_dtype: KVDtype = None,
+    kv_8bit_layers: KV8BitLayers = None,
+    no_kv_quality_gate: NoKVQualityGate = False,
     max_model_len: MaxModelLen = None,
     threads: Threads = None,
     isa: Isa = None,
@@ -68,7 +84,13 @@ def throughput(
     from octavo.cli.starting import open_llm
     from octavo.model.source import DEFAULT_MODEL, resolve_model
 
-    options = given(kv_memory=kv_memory, max_model_len=max_model_len, threads=threads, isa=isa)
+    options = given(
+        kv_memory=kv_memory,
+        max_model_len=max_model_len,
+        threads=threads,
+        isa=isa,
+        **kv_format(kv_dtype, kv_8bit_layers, no_kv_quality_gate),
+    )
     with open_llm(model, options) as llm:
         spec = resolve_model(DEFAULT_MODEL if model is None else model).spec
         result = _measure(llm, spec, repeats)
@@ -186,7 +208,6 @@ def _why_not(llm: LLM, shape: Shape) -> str | None:
 def _figure(llm: LLM, spec: ModelSpec, shape: Shape, repeats: int, rng: random.Random) -> Figure:
     from octavo.cli.bench.measure import random_prompts, seconds, seconds_per_step
     from octavo.cli.bench.roofline import decode_step, measure_roof, prefill
-    from octavo.config import EngineConfig
     from octavo.planner import kv_formats
 
     times: list[float] = []
@@ -204,7 +225,7 @@ def _figure(llm: LLM, spec: ModelSpec, shape: Shape, repeats: int, rng: random.R
             "things; try again later, or with more --repeats"
         )
     work = (
-        decode_step(spec, kv_formats(spec, EngineConfig()), shape.count, shape.length + _STEPS / 2)
+        decode_step(spec, kv_formats(spec, llm.engine.config), shape.count, shape.length + _STEPS / 2)
         if shape.kind == "decode"
         else prefill(spec, shape.count, shape.length)
     )
