@@ -21,6 +21,10 @@ class CapacityError(ConfigError):
     """The KV memory cannot hold what must fit in it."""
 
 
+class KVQualityError(ConfigError):
+    """A KV format that breaks some models was asked for, and no evaluation found it good enough for this one."""
+
+
 class ModelError(OctavoError):
     """A model cannot be used. Its subclasses say why."""
 

@@ -13,6 +13,7 @@ from octavo.config import EngineConfig
 from octavo.engine.engine import Engine
 from octavo.engine.memory import free_memory
 from octavo.errors import CapacityError, ModelError
+from octavo.evaluate.gate import check_kv_quality
 from octavo.kv.hashing import Namespace
 from octavo.model.base import ModelSource
 from octavo.model.runner import ModelRunner
@@ -20,9 +21,8 @@ from octavo.model.source import resolve_model
 from octavo.model.weights import LoadedModel, load_model
 from octavo.planner import MemoryPlan, kv_formats, plan
 from octavo.text.chat import ChatTemplate, RenderedChat
-from octavo.text.folder_tokenizer import tokenizer_from_folder
-from octavo.text.gguf_tokenizer import tokenizer_from_gguf
-from octavo.text.tokenizer import TemplateSource, Tokenizer, is_panic
+from octavo.text.loading import load_tokenizer
+from octavo.text.tokenizer import TemplateSource, Tokenizer
 
 Progress = Callable[[int, int], None]
 Messages = Sequence[Mapping[str, Any]]
@@ -30,7 +30,10 @@ Messages = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class StartupSummary:
-    """What was started. ``planned_bytes`` of KV pool are the planner's, ``allocated_bytes`` the pool's."""
+    """What was started. ``planned_bytes`` of KV pool are the planner's, ``allocated_bytes`` the pool's.
+
+    ``kv_8bit_layers``: layers that keep 8 bits where ``kv_dtype`` has 4.
+    """
 
     model: str
     architecture: str
@@ -47,15 +50,22 @@ class StartupSummary:
     allocated_bytes: int
     max_model_len: int
     seconds: float
+    kv_8bit_layers: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return (
             f"{self.model} ({self.architecture}) on {self.threads} threads, {self.isa}: "
             f"{self.weight_bytes:,} bytes of weights; KV pool of {self.num_blocks:,} blocks "
-            f"({self.block_size} tokens, {self.block_bytes:,} bytes each) for {self.num_tokens:,} tokens of "
-            f"{self.kv_dtype}, planned {self.planned_bytes:,} bytes, allocated {self.allocated_bytes:,}; "
+            f"({self.block_size} tokens, {self.block_bytes:,} bytes each) for {self.num_tokens:,} tokens in "
+            f"{self._kv_format}, planned {self.planned_bytes:,} bytes, allocated {self.allocated_bytes:,}; "
             f"context {self.max_model_len:,} tokens; ready in {self.seconds:.2f} s"
         )
+
+    @property
+    def _kv_format(self) -> str:
+        if not self.kv_8bit_layers:
+            return self.kv_dtype
+        return f"{self.kv_dtype} (8 bits in layers {', '.join(map(str, self.kv_8bit_layers))})"
 
 
 class Assembly:
@@ -121,15 +131,17 @@ def assemble(
     Raises:
         ModelError: the model cannot be found or used.
         ConfigError: the configuration does not fit the model or this machine.
+        KVQualityError: the KV format has 4-bit keys, and no evaluation found it good enough for this model.
         CapacityError: the KV memory is too small, or this machine cannot give it.
     """
     began = time.perf_counter()
     source = resolve_model(model, revision=revision, progress=progress)
-    tokenizer = _tokenizer(source)
+    tokenizer = load_tokenizer(source.tokenizer_source, source.name)
     _check_weights_fit(source)
     loaded = load_model(
         source, isa=config.isa, threads=config.threads, max_model_len=config.max_model_len, progress=progress
     )
+    check_kv_quality(source, loaded, config)
     memory = plan(loaded.spec, config, free_memory=free_memory())
     runner = _runner(loaded, memory, config)
     engine = Engine(
@@ -157,6 +169,7 @@ def assemble(
         allocated_bytes=runner.pool.nbytes,
         max_model_len=memory.max_model_len,
         seconds=time.perf_counter() - began,
+        kv_8bit_layers=_layers_at_8_bits(loaded, config),
     )
     return Assembly(engine, tokenizer, source.chat_template, summary)
 
@@ -171,18 +184,9 @@ def _check_weights_fit(source: ModelSource) -> None:
         )
 
 
-def _tokenizer(source: ModelSource) -> Tokenizer:
-    try:
-        return _read_tokenizer(source)
-    except BaseException as error:
-        if not is_panic(error):
-            raise
-        raise ModelError(f"the tokenizer of {source.name} cannot be read: {error}") from error
-
-
-def _read_tokenizer(source: ModelSource) -> Tokenizer:
-    origin = source.tokenizer_source
-    return tokenizer_from_folder(origin) if isinstance(origin, Path) else tokenizer_from_gguf(origin)
+def _layers_at_8_bits(loaded: LoadedModel, config: EngineConfig) -> tuple[int, ...]:
+    formats = kv_formats(loaded.spec, config)
+    return tuple(layer for layer, kv_format in enumerate(formats) if kv_format != config.kv_format)
 
 
 def _runner(loaded: LoadedModel, memory: MemoryPlan, config: EngineConfig) -> ModelRunner:

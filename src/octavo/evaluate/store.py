@@ -1,0 +1,111 @@
+"""Where evaluations are kept: one small file in the user's cache for each model, its build, and a KV format."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from octavo import _native
+from octavo.config import user_cache
+from octavo.evaluate.report import Report
+from octavo.formats.kv_format import KVFormat
+from octavo.model.appearing import appearing, write_all
+from octavo.model.spec import ModelSpec
+from octavo.model.weights import LoadedModel
+
+VERSION = 1
+"""Of the file, and of what its figures mean: raise it when either changes, and older files are not read."""
+MAX_BYTES = 1 << 20
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Whatever decides the figures, speed aside: another model, format, instruction set or build is another place.
+
+    ``weights_digest`` and ``spec_digest`` name the model, in hexadecimal; ``layers`` are the formats of its layers;
+    ``numerics_id`` is the instruction set and the hash of the native sources.
+    """
+
+    weights_digest: str
+    spec_digest: str
+    layers: tuple[str, ...]
+    layout_version: int
+    numerics_id: str
+
+    @classmethod
+    def of(cls, loaded: LoadedModel, spec: ModelSpec, layers: Sequence[KVFormat]) -> Place:
+        """Of a loaded model in these formats.
+
+        Args:
+            spec: as the source has it. ``loaded.spec`` may depend on the longest request of one start (longrope), and
+                an evaluation shall serve every start.
+        """
+        return cls(
+            weights_digest=loaded.weights_digest.hex(),
+            spec_digest=spec.digest().hex(),
+            layers=tuple(f"{layer.key}:{layer.value}" for layer in layers),
+            layout_version=_native.LAYOUT_VERSION,
+            numerics_id=f"{loaded.model.isa}:{_native.SOURCE_HASH}",
+        )
+
+    @property
+    def path(self) -> Path:
+        """The file; not created here.
+
+        Raises:
+            ConfigError: there is no home directory for the cache.
+        """
+        name = hashlib.sha256(_canonical(asdict(self))).hexdigest()
+        return user_cache() / "evaluations" / f"{name}.json"
+
+
+def store(place: Place, report: Report) -> None:
+    """Keep a report on bf16 and one other format: whole or not at all. If that fails, warn and keep none."""
+    content = {"version": VERSION, "place": asdict(place), "report": report.as_json()}
+    signed = content | {"sha256": hashlib.sha256(_canonical(content)).hexdigest()}
+    path = place.path
+    try:
+        with appearing(path) as file:
+            write_all(file, memoryview(json.dumps(signed, indent=1).encode()))
+    except OSError as error:
+        _log.warning("cannot keep the evaluation in %s: %s", path.parent, error.strerror or error)
+
+
+def stored(place: Place) -> Report | None:
+    """The report that was kept there; ``None`` if there is none, it is damaged, or another version wrote it."""
+    try:
+        with place.path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError:  # none was kept, or the cache cannot be read: either way there is no evaluation
+        return None
+    try:
+        return _read(data, place)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        _log.warning("the evaluation %s is not used: %s", place.path, error)
+        return None
+
+
+def _read(data: bytes, place: Place) -> Report:
+    if len(data) > MAX_BYTES:
+        raise ValueError("it is too large to be one")
+    content = json.loads(data)
+    digest = content.pop("sha256")
+    if content["version"] != VERSION:
+        raise ValueError("another version of Octavo wrote it")
+    if hashlib.sha256(_canonical(content)).hexdigest() != digest:
+        raise ValueError("it is damaged")
+    if _canonical(content["place"]) != _canonical(asdict(place)):
+        raise ValueError("it is of something else")
+    report = Report.from_json(content["report"])
+    if len(report.formats) != 2 or not report.contexts or report.formats[1].layers != place.layers:
+        raise ValueError("it is not about this format")
+    return report
+
+
+def _canonical(content: object) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
