@@ -233,18 +233,25 @@ void Decoder::append(const Pass& pass, int layer, int token, int head) {
     rotary_dim = shape_.rotaries[rotary].dim();
     for (int i = 0; i < rotary; i++) cos_sin += shape_.rotaries[i].dim();
   }
+  const KVPlane &keys = pass.kv->keys(layer, head), &values = pass.kv->values(layer, head);
+  const auto turn = [&](float* x) {
+    kernels_.rotate(x, cos_sin, rotary_dim);
+    if (keys.codec == KVCodec::kInt4) kernels_.hadamard(x, d);  // of query and key: their product stays what it was
+  };
   uint16_t* q = q_.as<uint16_t>() + size_t(token) * shape_.q_size() + head * group * d;
-  for (int i = 0; i < group; i++) kernels_.rotate(queries + i * d, cos_sin, rotary_dim, d, q + i * d);
+  for (int i = 0; i < group; i++) turn(queries + i * d);
+  kernels_.narrow(queries, q, group * d);
+  turn(key);
 
   const int32_t* table =
       batch.block_tables + (size_t(kv.layer_group[layer]) * batch.num_seqs + seq_of_[token]) * batch.table_width;
   uint8_t* block = pass.kv->block(table[position / kv.block_size]);
-  const size_t tile = size_t(position % kv.block_size / kTileTokens) * kTileTokens * d;
-  kernels_.rotate_into_tile(key, cos_sin, rotary_dim, d,
-                            reinterpret_cast<uint16_t*>(block + pass.kv->keys(layer, head).codes) + tile,
-                            position % kTileTokens);
-  kernels_.value_into_tile(value, d, reinterpret_cast<uint16_t*>(block + pass.kv->values(layer, head).codes) + tile,
-                           position % kTileTokens);
+  const size_t tile = position % kv.block_size / kTileTokens;
+  const int slot = position % kTileTokens;
+  kernels_.append_key(keys.codec, key, d, block + keys.codes + tile * keys.code_tile,
+                      block + keys.scales + tile * keys.scale_tile, slot);
+  kernels_.append_value(values.codec, value, d, block + values.codes + tile * values.code_tile,
+                        block + values.scales + tile * values.scale_tile, slot);
 }
 
 // Cuts the attention of a layer into units of about equal cost: the same cut serves every layer.
@@ -296,8 +303,8 @@ Attention Decoder::view(const Pass& pass, int layer, int seq, int head) const {
       .pool = pass.kv->data(),
       .block_table = batch.block_tables + (size_t(kv.layer_group[layer]) * batch.num_seqs + seq) * batch.table_width,
       .block_bytes = pass.kv->block_bytes(),
-      .k_offset = pass.kv->keys(layer, head).codes,
-      .v_offset = pass.kv->values(layer, head).codes,
+      .keys = pass.kv->keys(layer, head),
+      .values = pass.kv->values(layer, head),
       .block_size = kv.block_size,
       .head_dim = shape_.head_dim,
       .group = group,

@@ -4,6 +4,7 @@
 
 namespace octavo::avx2 {
 namespace {
+#include "kernels/numbers.h"
 #include "isa/vec_avx2.h"
 #include "kernels/kernels.h"
 }  // namespace

@@ -4,6 +4,7 @@
 
 namespace octavo::avx512 {
 namespace {
+#include "kernels/numbers.h"
 #include "isa/vec_avx512.h"
 #include "kernels/kernels.h"
 }  // namespace

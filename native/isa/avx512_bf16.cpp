@@ -5,6 +5,7 @@
 
 namespace octavo::avx512_bf16 {
 namespace {
+#include "kernels/numbers.h"
 #include "isa/vec_avx512.h"
 #include "kernels/kernels.h"
 }  // namespace

@@ -2,6 +2,7 @@
 
 namespace octavo::generic {
 namespace {
+#include "kernels/numbers.h"
 #include "isa/vec_generic.h"
 #include "kernels/kernels.h"
 }  // namespace

@@ -56,6 +56,38 @@ static inline F low(Pairs x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 1
 static inline F high(Pairs x) { return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(int(0xffff0000)))); }
 static inline F dot2(F acc, Pairs w, Pairs x) { return fma(high(w), high(x), fma(low(w), low(x), acc)); }
 
+// Keys and values in fewer bits, as pairs of int16 or bfloat16.
+using I = __m256i;
+static inline I zero_ints() { return _mm256_setzero_si256(); }
+static inline F to_float(I x) { return _mm256_cvtepi32_ps(x); }
+static inline I dot2(I acc, Pairs w, Pairs x) { return _mm256_add_epi32(acc, _mm256_madd_epi16(w, x)); }
+static inline F load_half(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
+static inline void store_int16(uint16_t* p, F x) {
+  const __m256i whole = _mm256_cvtps_epi32(x);
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(whole, whole), 0x08);
+  _mm_storeu_si128((__m128i*)p, _mm256_castsi256_si128(packed));
+}
+static inline Pairs widen_int8(const uint8_t* p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)); }
+static inline Pairs widen_nibbles(const uint8_t* p, int part) {
+  const __m256i bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)p));
+  return _mm256_and_si256(_mm256_srli_epi16(bytes, 4 * part), _mm256_set1_epi16(15));
+}
+// bfloat16 of e4m3 codes, times 2^-8: exponents 1 to 15 of e4m3 become 113 to 127 by setting three bits; what has
+// exponent 0 is normal in bfloat16 and comes from a table.
+static inline Pairs widen_fp8(const uint8_t* p) {
+  const __m256i codes = widen_int8(p);
+  const __m256i table = _mm256_setr_epi64x(kFp8Small[0], kFp8Small[1], kFp8Small[0], kFp8Small[1]);
+  const __m256i normal = _mm256_or_si256(_mm256_and_si256(_mm256_slli_epi16(codes, 4), _mm256_set1_epi16(0x07f0)),
+                                         _mm256_set1_epi16(0x3800));
+  // Word m of the table is its bytes 2m and 2m + 1.
+  const __m256i bytes =
+      _mm256_add_epi16(_mm256_mullo_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(7)), _mm256_set1_epi16(0x0202)),
+                       _mm256_set1_epi16(0x0100));
+  const __m256i is_small = _mm256_cmpeq_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(0x78)), _mm256_setzero_si256());
+  const __m256i x = _mm256_blendv_epi8(normal, _mm256_shuffle_epi8(table, bytes), is_small);
+  return _mm256_or_si256(x, _mm256_and_si256(codes, _mm256_set1_epi16(int16_t(0x8000))));
+}
+
 static inline void store_bf16(uint16_t* p, F x) {
   const __m256i bits = _mm256_castps_si256(x);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));

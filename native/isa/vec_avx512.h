@@ -34,6 +34,31 @@ static inline F keep_range(F x, int lo, int hi, float other) {
   return _mm512_mask_blend_ps(keep, _mm512_set1_ps(other), x);
 }
 
+// Keys and values in fewer bits, as pairs of int16 or bfloat16.
+using I = __m512i;
+static inline I zero_ints() { return _mm512_setzero_si512(); }
+static inline F to_float(I x) { return _mm512_cvtepi32_ps(x); }
+static inline F load_half(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+static inline void store_int16(uint16_t* p, F x) {
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(x)));
+}
+static inline Pairs widen_int8(const uint8_t* p) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)p)); }
+static inline Pairs widen_nibbles(const uint8_t* p, int part) {
+  const __m512i bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)p));
+  return part ? _mm512_srli_epi16(bytes, 4) : _mm512_and_si512(bytes, _mm512_set1_epi16(15));
+}
+// bfloat16 of e4m3 codes, times 2^-8: exponents 1 to 15 of e4m3 become 113 to 127 by setting three bits; what has
+// exponent 0 is normal in bfloat16 and comes from a table.
+static inline Pairs widen_fp8(const uint8_t* p) {
+  const __m512i codes = widen_int8(p);
+  const __m512i low = _mm512_set1_epi64(kFp8Small[0]), high = _mm512_set1_epi64(kFp8Small[1]);
+  const __m512i small = _mm512_unpacklo_epi64(low, high);
+  __m512i x = _mm512_ternarylogic_epi32(_mm512_slli_epi16(codes, 4), _mm512_set1_epi16(0x07f0),
+                                        _mm512_set1_epi16(0x3800), 0xea);  // (a & b) | c
+  x = _mm512_mask_permutexvar_epi16(x, _mm512_testn_epi16_mask(codes, _mm512_set1_epi16(0x78)), codes, small);
+  return _mm512_ternarylogic_epi32(codes, x, _mm512_set1_epi16(int16_t(0x8000)), 0xe4);  // c ? a : b
+}
+
 static inline Pairs load_pairs(const uint16_t* p) { return _mm512_loadu_si512(p); }
 static inline Pairs set1_pair(const uint16_t* p) {
   int pair;
@@ -45,6 +70,7 @@ static inline Pairs set1_pair(const uint16_t* p) {
 constexpr int kRows = 6, kVectors = 4, kVectorsOneRow = 4;
 
 static inline F dot2(F acc, Pairs w, Pairs x) { return _mm512_dpbf16_ps(acc, (__m512bh)w, (__m512bh)x); }
+static inline I dot2(I acc, Pairs w, Pairs x) { return _mm512_dpwssd_epi32(acc, w, x); }
 static inline void store_bf16(uint16_t* p, F x) { _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh(x)); }
 #else
 constexpr int kRows = 6, kVectors = 2, kVectorsOneRow = 4;
@@ -52,6 +78,7 @@ constexpr int kRows = 6, kVectors = 2, kVectorsOneRow = 4;
 static inline F low(Pairs x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); }
 static inline F high(Pairs x) { return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(int(0xffff0000)))); }
 static inline F dot2(F acc, Pairs w, Pairs x) { return fma(high(w), high(x), fma(low(w), low(x), acc)); }
+static inline I dot2(I acc, Pairs w, Pairs x) { return _mm512_add_epi32(acc, _mm512_madd_epi16(w, x)); }
 static inline void store_bf16(uint16_t* p, F x) {
   const __m512i bits = _mm512_castps_si512(x);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));

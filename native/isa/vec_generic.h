@@ -59,6 +59,43 @@ static inline F dot2(F acc, Pairs w, Pairs x) {
   return (acc + low) + high;
 }
 
+// Keys and values in fewer bits, as pairs of int16 or bfloat16.
+using I = Ints;
+static inline I zero_ints() { return I{0, 0, 0, 0}; }
+static inline F to_float(I x) { return __builtin_convertvector(x, F); }
+static inline I dot2(I acc, Pairs w, Pairs x) {
+  return acc + ((I)(w << 16) >> 16) * ((I)(x << 16) >> 16) + ((I)w >> 16) * ((I)x >> 16);
+}
+static inline F load_half(const uint16_t* p) {
+  return F{half_to_float(p[0]), half_to_float(p[1]), half_to_float(p[2]), half_to_float(p[3])};
+}
+static inline void store_int16(uint16_t* p, F x) {
+  const I whole = __builtin_convertvector(round(x), I);
+  for (int i = 0; i < kLanes; i++) p[i] = uint16_t(whole[i]);
+}
+template <typename Widen>
+static inline Pairs widen(const uint8_t* p, Widen widen) {
+  Pairs x;
+  for (int i = 0; i < kLanes; i++) x[i] = uint32_t(widen(p[2 * i])) | uint32_t(widen(p[2 * i + 1])) << 16;
+  return x;
+}
+static inline Pairs widen_int8(const uint8_t* p) {
+  return widen(p, [](uint8_t code) { return uint16_t(int8_t(code)); });
+}
+static inline Pairs widen_nibbles(const uint8_t* p, int part) {
+  return widen(p, [=](uint8_t code) { return uint16_t(code >> (4 * part) & 15); });
+}
+// bfloat16 of e4m3 codes, times 2^-8: exponents 1 to 15 of e4m3 become 113 to 127 by setting three bits; what has
+// exponent 0 is normal in bfloat16 and comes from a table.
+static inline Pairs widen_fp8(const uint8_t* p) {
+  return widen(p, [](uint8_t code) {
+    const int small = code & 7;
+    const uint16_t x = code & 0x78 ? uint16_t(0x3800 | (code & 0x7f) << 4)
+                                   : uint16_t(uint64_t(kFp8Small[small / 4]) >> (16 * (small % 4)));
+    return uint16_t(x | (code & 0x80) << 8);
+  });
+}
+
 static inline void store_bf16(uint16_t* p, F x) {
   for (int i = 0; i < kLanes; i++) {
     const uint32_t bits = __builtin_bit_cast(uint32_t, x[i]);

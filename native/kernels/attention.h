@@ -6,107 +6,30 @@
 // depend on its company. After FlashAttention-2 (Dao 2023) and PagedAttention (Kwon et al. 2023).
 #pragma once
 
-struct TilePointers {
-  const uint16_t* k[kKeyTile / kTileTokens];
-  const uint16_t* v[kKeyTile / kTileTokens];
-};
-
 // First and last position that row sees.
 static inline int first_key(const Attention& a, int position) {
   return a.window > 0 && position >= a.window ? position - a.window + 1 : 0;
 }
 
-// Tiles beyond `last` are not in the block table; they stand in as the tile of `last`, and are masked.
-static inline TilePointers locate(const Attention& a, int tile_start, int last) {
-  TilePointers tiles;
-  const size_t tile_bytes = size_t(2) * kTileTokens * a.head_dim;
-  for (int i = 0; i < kKeyTile / kTileTokens; i++) {
+// The tiles of one plane from `tile_start` on. Those beyond `last` are not in the block table; they stand in as the
+// tile of `last`, and are masked.
+static inline Tiles locate(const Attention& a, const KVPlane& plane, int tile_start, int last) {
+  Tiles tiles;
+  for (int i = 0; i < kTiles; i++) {
     const int position = tile_start + i * kTileTokens <= last ? tile_start + i * kTileTokens : last;
     const uint8_t* block = a.pool + size_t(a.block_table[position / a.block_size]) * a.block_bytes;
-    const size_t within = size_t(position % a.block_size / kTileTokens) * tile_bytes;
-    tiles.k[i] = (const uint16_t*)(block + a.k_offset + within);
-    tiles.v[i] = (const uint16_t*)(block + a.v_offset + within);
+    const size_t within = size_t(position % a.block_size / kTileTokens);
+    tiles.codes[i] = block + plane.codes + within * plane.code_tile;
+    tiles.scales[i] = block + plane.scales + within * plane.scale_tile;
   }
   return tiles;
 }
 
-// Into the second-level cache, as all keys and values are fetched: into the first fewer requests can be under way.
-static inline void prefetch_tile(const Attention& a, const TilePointers& tiles) {
-  const int bytes = 2 * kTileTokens * a.head_dim;
-  for (int i = 0; i < kKeyTile / kTileTokens; i++)
-    for (int b = 0; b < bytes; b += 64) {
-      __builtin_prefetch((const char*)tiles.k[i] + b, 0, 2);
-      __builtin_prefetch((const char*)tiles.v[i] + b, 0, 2);
-    }
-}
-
-// scores [R, 64] = q [R, head_dim] . K^T
-template <int R>
-static inline void score_tile(const uint16_t* q, int head_dim, const TilePointers& tiles, const TilePointers& next,
-                              float* scores) {
-  constexpr int NV = R == 1 ? kVectorsOneRow : kVectors;
-  for (int c = 0; c < kKeyTile; c += NV * kLanes) {
-    const uint16_t *w[NV], *ahead[NV];
-    F acc[R][NV];
-#pragma GCC unroll 8
-    for (int j = 0; j < NV; j++) {
-      const int token = c + j * kLanes;
-      w[j] = tiles.k[token / kTileTokens] + 2 * (token % kTileTokens);
-      ahead[j] = next.k[token / kTileTokens] + 2 * (token % kTileTokens);
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-      for (int j = 0; j < NV; j++) acc[r][j] = zero();
-    accumulate<R, NV>(acc, q, head_dim, head_dim / 2, w, 2 * kTileTokens,
-                      [&](int kp, int j) { __builtin_prefetch(ahead[j] + kp * 2 * kTileTokens, 0, 2); });
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-      for (int j = 0; j < NV; j++) store(scores + r * kKeyTile + c + j * kLanes, acc[r][j]);
-  }
-}
-
-// acc [R, NV vectors from column c] = acc * decay + p [R, 64] . V
-template <int R, int NV>
-static inline void value_columns(const uint16_t* p, int head_dim, const TilePointers& tiles, const TilePointers& next,
-                                 const float* decay, int c, float* out) {
-  F acc[R][NV];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-    for (int j = 0; j < NV; j++) acc[r][j] = mul(load(out + r * head_dim + c + j * kLanes), set1(decay[r]));
-  for (int i = 0; i < kKeyTile / kTileTokens; i++) {
-    const uint16_t *w[NV], *ahead[NV];
-#pragma GCC unroll 8
-    for (int j = 0; j < NV; j++) {
-      w[j] = tiles.v[i] + 2 * (c + j * kLanes);
-      ahead[j] = next.v[i] + 2 * (c + j * kLanes);
-    }
-    accumulate<R, NV>(acc, p + i * kTileTokens, kKeyTile, kTileTokens / 2, w, 2 * head_dim,
-                      [&](int kp, int j) { __builtin_prefetch(ahead[j] + kp * 2 * head_dim, 0, 2); });
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-    for (int j = 0; j < NV; j++) store(out + r * head_dim + c + j * kLanes, acc[r][j]);
-}
-
-template <int R>
-static inline void value_tile(const uint16_t* p, int head_dim, const TilePointers& tiles, const TilePointers& next,
-                              const float* decay, float* out) {
-  constexpr int kStep = kTileTokens / kLanes;  // head_dim is a multiple of 16, so columns come in such steps
-  int c = 0;
-  for (; c + kVectors * kLanes <= head_dim; c += kVectors * kLanes)
-    value_columns<R, kVectors>(p, head_dim, tiles, next, decay, c, out);
-  for (; c < head_dim; c += kStep * kLanes) value_columns<R, kStep>(p, head_dim, tiles, next, decay, c, out);
-}
-
-// One row's 64 scores become probabilities against its new maximum; returns the factor for what was summed before.
-// Masked probabilities are exactly zero.
-static inline float soften(const Attention& a, const float* scores, int lo, int hi, RowState& state, F& sum,
-                           uint16_t* p) {
+// Row r's 64 scores become probabilities against its new maximum. Masked probabilities are exactly zero.
+static inline void soften(const Attention& a, const float* scores, int r, RowState& state, F& sum,
+                          Probabilities& probabilities) {
   constexpr int kCount = kKeyTile / kLanes;
+  const int lo = probabilities.lo[r], hi = probabilities.hi[r];
   const bool whole = lo <= 0 && hi >= kKeyTile;
   F t[kCount];
   F top = set1(-__builtin_inff());
@@ -119,53 +42,39 @@ static inline float soften(const Attention& a, const float* scores, int lo, int 
   }
   const float tile_max = reduce_max(top);
   const float new_max = tile_max > state.max ? tile_max : state.max;
-  const float decay = new_max == state.max ? 1.0f : exp2_of(state.max - new_max);
+  // The largest probability, and the factor for what was summed before: one of them is 1.
+  probabilities.top[r] = new_max == tile_max ? 1.0f : exp2_of(tile_max - new_max);
+  probabilities.decay[r] = new_max == state.max ? 1.0f : exp2_of(state.max - new_max);
   F tile_sum = zero();
 #pragma GCC unroll 16
   for (int j = 0; j < kCount; j++) {
     t[j] = exp2_of(sub(t[j], set1(new_max)));
     tile_sum = add(tile_sum, t[j]);
-    store_bf16(p + j * kLanes, t[j]);
+    store(probabilities.p + r * kKeyTile + j * kLanes, t[j]);
   }
-  sum = fma(sum, set1(decay), tile_sum);
+  sum = fma(sum, set1(probabilities.decay[r]), tile_sum);
   state.max = new_max;
-  return decay;
 }
 
-template <int R>
-static void tile_step(const Attention& a, const uint16_t* q, int tile_start, const int* first, const int* last,
-                      const TilePointers& tiles, const TilePointers& next, RowState* state, F* sums, float* acc) {
-  alignas(64) float scores[R * kKeyTile];
-  alignas(64) uint16_t p[R * kKeyTile];
-  float decay[R];
-  score_tile<R>(q, a.head_dim, tiles, next, scores);
-  for (int r = 0; r < R; r++) {
-    const int lo = first[r] - tile_start, hi = last[r] + 1 - tile_start;
-    if (hi <= 0 || lo >= kKeyTile) {  // this row sees none of these keys: its state stays as it is
-      decay[r] = 1.0f;
-      for (int j = 0; j < kKeyTile; j++) p[r * kKeyTile + j] = 0;
+// One key tile, for rows that see some of it and rows that see none.
+static void tile_step(const Attention& a, int rows, const Queries& queries, int tile_start, const int* first,
+                      const int* last, const Tiles (&tiles)[2], const Tiles (&next)[2], RowState* state, F* sums,
+                      float* acc) {
+  alignas(64) float scores[kRows * kKeyTile];
+  Probabilities probabilities;
+  key_ops[int(a.keys.codec)].score(rows, queries, a.head_dim, tiles[0], next[0], scores);
+  for (int r = 0; r < rows; r++) {
+    probabilities.lo[r] = first[r] - tile_start;
+    probabilities.hi[r] = last[r] + 1 - tile_start;
+    if (probabilities.hi[r] <= 0 || probabilities.lo[r] >= kKeyTile) {  // its state stays as it is
+      probabilities.top[r] = 0.0f;
+      probabilities.decay[r] = 1.0f;
+      for (int j = 0; j < kKeyTile; j += kLanes) store(probabilities.p + r * kKeyTile + j, zero());
     } else {
-      decay[r] = soften(a, scores + r * kKeyTile, lo, hi, state[r], sums[r], p + r * kKeyTile);
+      soften(a, scores + r * kKeyTile, r, state[r], sums[r], probabilities);
     }
   }
-  value_tile<R>(p, a.head_dim, tiles, next, decay, acc);
-}
-
-static void tile_step_rows(int rows, const Attention& a, const uint16_t* q, int tile_start, const int* first,
-                           const int* last, const TilePointers& tiles, const TilePointers& next, RowState* state,
-                           F* sums, float* acc) {
-  switch (rows) {
-    case 1: return tile_step<1>(a, q, tile_start, first, last, tiles, next, state, sums, acc);
-    case 2: return tile_step<2>(a, q, tile_start, first, last, tiles, next, state, sums, acc);
-    case 3: return tile_step<3>(a, q, tile_start, first, last, tiles, next, state, sums, acc);
-    case 4: return tile_step<4>(a, q, tile_start, first, last, tiles, next, state, sums, acc);
-    case 5:
-      if constexpr (kRows >= 5) return tile_step<5>(a, q, tile_start, first, last, tiles, next, state, sums, acc);
-      break;
-    case 6:
-      if constexpr (kRows >= 6) return tile_step<6>(a, q, tile_start, first, last, tiles, next, state, sums, acc);
-      break;
-  }
+  value_ops[int(a.values.codec)].add(rows, probabilities, a.head_dim, tiles[1], next[1], acc);
 }
 
 static void merge(RowState& total, float* total_acc, const RowState& next, const float* next_acc, int head_dim) {
@@ -191,16 +100,25 @@ static void finish(const RowState& state, const float* acc, int head_dim, uint16
 static void attend_rows(const Attention& a, int row0, int rows, int split0, int split1, RowState* state, float* total) {
   const int d = a.head_dim, lowest = first_key(a, a.first_position + row0 / a.group);
   const int highest = a.first_position + (row0 + rows - 1) / a.group;  // rows ascend in position
+  const auto tiles_at = [&](int start, Tiles(&tiles)[2]) {
+    tiles[0] = locate(a, a.keys, start, highest);
+    tiles[1] = locate(a, a.values, start, highest);
+  };
+  Tiles tiles[2], next[2];
   // The first tile is on its way while the queries are gathered.
   const int begin = split0 * kSplit > lowest ? split0 * kSplit : lowest / kKeyTile * kKeyTile;
-  if (begin <= highest) prefetch_tile(a, locate(a, begin, highest));
+  if (begin <= highest) {
+    tiles_at(begin, tiles);
+    prefetch_tiles(tiles[0], a.keys.code_tile, a.keys.scale_tile);
+    prefetch_tiles(tiles[1], a.values.code_tile, a.values.scale_tile);
+  }
 
-  alignas(64) uint16_t q[kRows * kMaxHeadDim];
+  Queries queries;
   alignas(64) float acc[kRows * kMaxHeadDim];
   int first[kRows], last[kRows];
   for (int r = 0; r < rows; r++) {
     const int token = (row0 + r) / a.group, head = (row0 + r) % a.group;
-    __builtin_memcpy(q + r * d, a.q + token * a.ldq + size_t(head) * d, sizeof(uint16_t) * d);
+    key_ops[int(a.keys.codec)].prepare(a.q + token * a.ldq + size_t(head) * d, r, d, queries);
     last[r] = a.first_position + token;
     first[r] = first_key(a, last[r]);
     state[r] = {-__builtin_inff(), 0.0f};
@@ -214,12 +132,12 @@ static void attend_rows(const Attention& a, int row0, int rows, int split0, int 
     int start = split * kSplit;
     if (start + kKeyTile <= lowest) start = lowest / kKeyTile * kKeyTile;
     if (start >= end) continue;
-    TilePointers tiles = locate(a, start, highest);
+    tiles_at(start, tiles);
     for (; start < end; start += kKeyTile) {
       // The next tile comes in while this one is worked on, of the next split too; after the last there is none.
-      const TilePointers next = start + kKeyTile <= highest ? locate(a, start + kKeyTile, highest) : tiles;
-      tile_step_rows(rows, a, q, start, first, last, tiles, next, here, sums, acc);
-      tiles = next;
+      tiles_at(start + kKeyTile <= highest ? start + kKeyTile : start, next);
+      tile_step(a, rows, queries, start, first, last, tiles, next, here, sums, acc);
+      for (int i = 0; i < 2; i++) tiles[i] = next[i];
     }
     for (int r = 0; r < rows; r++) {
       here[r].sum = reduce_add(sums[r]);

@@ -1,4 +1,4 @@
-// RMSNorm, rotary embedding and the writing of keys and values into tiles. Included once per instruction set.
+// RMSNorm, rotary embedding and what else works on one row. Included once per instruction set.
 #pragma once
 
 static inline float inverse_rms(const float* x, int size, int stride, float eps) {
@@ -43,34 +43,33 @@ static void squash(float* x, int n, float scale, float cap) {
 }
 
 // cos_sin holds rotary_dim / 2 cosines, then as many sines. Element i turns with element i + rotary_dim / 2.
-static void rotate(const float* x, const float* cos_sin, int rotary_dim, int head_dim, uint16_t* out) {
+static void rotate(float* x, const float* cos_sin, int rotary_dim) {
   const int half = rotary_dim / 2;
-  const float *y = x + half, *cosine = cos_sin, *sine = cos_sin + half;
+  float* y = x + half;
+  const float *cosine = cos_sin, *sine = cos_sin + half;
   int i = 0;
   for (; i + kLanes <= half; i += kLanes) {
     const F c = load(cosine + i), s = load(sine + i), a = load(x + i), b = load(y + i);
-    store_bf16(out + i, sub(mul(a, c), mul(b, s)));
-    store_bf16(out + half + i, add(mul(b, c), mul(a, s)));
+    store(x + i, sub(mul(a, c), mul(b, s)));
+    store(y + i, add(mul(b, c), mul(a, s)));
   }
   for (; i < half; i++) {
-    out[i] = round_bf16(x[i] * cosine[i] - y[i] * sine[i]);
-    out[half + i] = round_bf16(y[i] * cosine[i] + x[i] * sine[i]);
+    const float a = x[i], b = y[i];
+    x[i] = a * cosine[i] - b * sine[i];
+    y[i] = b * cosine[i] + a * sine[i];
   }
-  for (i = rotary_dim; i < head_dim; i++) out[i] = round_bf16(x[i]);
 }
 
-static void rotate_into_tile(const float* x, const float* cos_sin, int rotary_dim, int head_dim, uint16_t* tile,
-                             int slot) {
-  alignas(64) uint16_t rotated[kMaxHeadDim];
-  rotate(x, cos_sin, rotary_dim, head_dim, rotated);
-  for (int i = 0; i < head_dim; i += 2) __builtin_memcpy(tile + i * kTileTokens + 2 * slot, rotated + i, 4);
-}
-
-// Values are stored finite: a masked probability is 0, and 0 times infinity would reach rows that do not see this key.
-static void value_into_tile(const float* x, int head_dim, uint16_t* tile, int slot) {
-  const F most = set1(3.3895314e38f), least = set1(-3.3895314e38f);  // bfloat16's largest; a NaN becomes the least
-  alignas(64) uint16_t rounded[kMaxHeadDim];
-  for (int i = 0; i < head_dim; i += kLanes) store_bf16(rounded + i, min(max(load(x + i), least), most));
-  uint16_t* row = tile + (slot / 2) * 2 * head_dim + slot % 2;
-  for (int i = 0; i < head_dim; i++) row[2 * i] = rounded[i];
+// Sums and differences of elements 1, 2, 4, ... apart, then all over the root of their number.
+static void hadamard(float* x, int n) {
+  const int block = n & -n;
+  for (int step = 1; step < block; step *= 2)
+    for (int i = 0; i < n; i += 2 * step)
+      for (int j = i; j < i + step; j++) {
+        const float a = x[j], b = x[j + step];
+        x[j] = a + b;
+        x[j + step] = a - b;
+      }
+  const F scale = set1(1.0f / __builtin_sqrtf(float(block)));
+  for (int i = 0; i < n; i += kLanes) store(x + i, mul(load(x + i), scale));
 }

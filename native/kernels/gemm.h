@@ -1,29 +1,5 @@
-// The one micro-kernel, and the matrix products made of it. Included once per instruction set.
+// Matrix products with packed weights. Included once per instruction set.
 #pragma once
-
-// acc[r][j] += x[r, :] . w[j, :] over K in order: R rows, NV vectors of outputs. Each output has its own accumulator
-// and the same order of additions for any R and NV, which is where batch invariance comes from.
-//   x  bf16 pairs, row r at x + r * ldx
-//   w  vector j's k-pair kp at w[j] + kp * step: kLanes pairs of bf16
-//   fetch(kp, j)  asks for memory that will be read next, in step with the arithmetic
-template <int R, int NV, typename Fetch>
-static inline __attribute__((always_inline)) void accumulate(F (&acc)[R][NV], const uint16_t* x, size_t ldx, int kpairs,
-                                                             const uint16_t* const (&w)[NV], size_t step, Fetch fetch) {
-  for (int kp = 0; kp < kpairs; kp++) {
-    Pairs wv[NV];
-#pragma GCC unroll 8
-    for (int j = 0; j < NV; j++) {
-      wv[j] = load_pairs(w[j] + kp * step);
-      fetch(kp, j);
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) {
-      const Pairs xv = set1_pair(x + r * ldx + 2 * kp);
-#pragma GCC unroll 8
-      for (int j = 0; j < NV; j++) acc[r][j] = dot2(acc[r][j], wv[j], xv);
-    }
-  }
-}
 
 // What a few tiles of rows share: K-pairs [kp0, kp1) of one panel or two, and, if `ahead` is not null, what is read
 // next of the first of them.
@@ -54,12 +30,15 @@ static inline void panel_tile(const uint16_t* x, size_t ldx, const PanelRun& run
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
       for (int j = 0; j < NV; j++) acc[r][j] = run.kp0 == 0 ? zero() : load(out + r * kWide + c + j * kLanes);
+    const uint16_t* x0 = x + 2 * run.kp0;
+    const auto weights = [&](int kp, int j) { return load_pairs(w[j] + kp * 2 * kPanel); };
+    const auto input = [&](int kp, int r, int) { return x0 + r * ldx + 2 * kp; };
     if (run.ahead != nullptr && c == 0)
-      accumulate<R, NV>(acc, x + 2 * run.kp0, ldx, kpairs, w, 2 * kPanel, [&](int kp, int j) {
+      accumulate<1>(acc, kpairs, weights, input, [&](int kp, int j) {
         if (j < PANELS) __builtin_prefetch(run.ahead + j * run.panel_size * sizeof(uint16_t) + kp * 64, 0, 2);
       });
     else
-      accumulate<R, NV>(acc, x + 2 * run.kp0, ldx, kpairs, w, 2 * kPanel, [](int, int) {});
+      accumulate<1>(acc, kpairs, weights, input, [](int, int) {});
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 8

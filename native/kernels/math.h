@@ -1,14 +1,6 @@
-// exp2 on vectors and what is made of it, the bf16 rounding of scalars, and small loops over rows. Included once per
+// exp2 on vectors and what is made of it, and small loops over rows. Included once per
 // instruction set, inside its namespace, after its vec.h.
 #pragma once
-
-static inline uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
-
-static inline uint16_t round_bf16(float x) {
-  uint32_t bits = bits_of(x);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t((bits >> 16) | 0x40);
-  return uint16_t((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
 
 // 2^x for x up to 126, relative error below 2e-7; exactly 0 from -127 down, -inf included.
 // 2^x = 2^n * 2^f with n = round(x), |f| <= 1/2, and the Taylor polynomial of degree 6 for 2^f.

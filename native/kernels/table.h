@@ -28,6 +28,12 @@ struct Gemm {
 // How keys or values are written down.
 enum class KVCodec { kBf16, kInt8, kFp8, kInt4 };
 
+// Where the keys or the values of one layer and head lie, in bytes from a block's start and from tile to tile.
+struct KVPlane {
+  KVCodec codec;
+  size_t codes, scales, code_tile, scale_tile;
+};
+
 enum class Activation { kSilu, kGeluTanh };
 
 // What one query row has seen so far: out = acc / sum, with logits measured against max (in units of log2).
@@ -42,7 +48,7 @@ struct Attention {
   const uint8_t* pool;         // block b starts at pool + b * block_bytes
   const int32_t* block_table;  // [ceil(seq_len / block_size)]
   size_t block_bytes;
-  size_t k_offset, v_offset;  // bytes from a block's start to this layer's and head's tiles
+  KVPlane keys, values;  // of this layer and head
   int block_size;
   int head_dim;
   int group;           // query heads per KV head; row = token * group + head
@@ -74,14 +80,13 @@ struct Kernels {
   // x *= scale, then, if cap is not 0, x = cap * tanh(x / cap).
   void (*squash)(float* x, int n, float scale, float cap);
 
-  // Rotate the first rotary_dim elements of one head (rotate-half) by cos and sin [rotary_dim / 2], and round all to
-  // bf16; out element i at out[i].
-  void (*rotate)(const float* x, const float* cos_sin, int rotary_dim, int head_dim, uint16_t* out);
-  // The same into slot `slot` of a K tile [head_dim / 2][16][2].
-  void (*rotate_into_tile)(const float* x, const float* cos_sin, int rotary_dim, int head_dim, uint16_t* tile,
-                           int slot);
-  // Round one value vector into slot `slot` of a V tile [8][head_dim][2].
-  void (*value_into_tile)(const float* x, int head_dim, uint16_t* tile, int slot);
+  // Rotate the first rotary_dim elements of one head (rotate-half) by cos and sin [rotary_dim / 2], in place.
+  void (*rotate)(float* x, const float* cos_sin, int rotary_dim);
+  // The orthonormal Hadamard transform of one head, in place: in blocks of the largest power of two in n.
+  void (*hadamard)(float* x, int n);
+  // Write one key, or one value, into slot `slot` of a tile's codes and scales.
+  void (*append_key)(KVCodec, const float* x, int head_dim, uint8_t* codes, uint8_t* scales, int slot);
+  void (*append_value)(KVCodec, const float* x, int head_dim, uint8_t* codes, uint8_t* scales, int slot);
 
   // Splits [split0, split1) of rows [row0, row0 + rows), rows <= 6, merged left to right into state and
   // acc [rows, head_dim]. A row that sees none of these keys ends with max = -inf.

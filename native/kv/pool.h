@@ -32,12 +32,6 @@ struct KVShape {
   int num_kv_heads, head_dim, block_size;
 };
 
-// Where the keys or the values of one layer and head lie, in bytes from a block's start and from tile to tile.
-struct KVPlane {
-  KVCodec codec;
-  size_t codes, scales, code_tile, scale_tile;
-};
-
 class KVPool {
  public:
   KVPool(KVShape shape, int num_blocks);  // throws std::bad_alloc

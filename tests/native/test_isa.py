@@ -17,9 +17,9 @@ KNOWN = ["avx512_bf16", "avx512", "avx2", "generic"]
 NATIVE = Path(__file__).parents[2] / "native"
 SOURCE_FLAGS = {
     "generic": "",
-    "avx2": "-mavx2 -mfma",
-    "avx512": "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma",
-    "avx512_bf16": "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mavx512bf16",
+    "avx2": "-mavx2 -mfma -mf16c",
+    "avx512": "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c",
+    "avx512_bf16": "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mavx512bf16 -mavx512vnni",
 }
 x86_only = pytest.mark.skipif(
     platform.machine() not in ("x86_64", "AMD64"), reason="only x86 builds have more than the generic kernels"
