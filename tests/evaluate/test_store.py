@@ -143,6 +143,14 @@ def test_a_cache_that_cannot_be_written_loses_the_evaluation_and_says_so(
     assert stored(PLACE) is None
 
 
+def test_without_a_home_nothing_is_kept_and_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OCTAVO_CACHE", "~no-such-user/cache")
+    store(PLACE, report_of(PLACE))
+    assert "there is no folder for the cache" in caplog.text
+
+
 def test_it_is_for_its_owner_alone(cache: Path) -> None:
     store(PLACE, report_of(PLACE))
     assert PLACE.path.stat().st_mode & 0o077 == 0

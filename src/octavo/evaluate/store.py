@@ -11,6 +11,7 @@ from pathlib import Path
 
 from octavo import _native
 from octavo.config import user_cache
+from octavo.errors import ConfigError
 from octavo.evaluate.report import Report
 from octavo.formats.kv_format import KVFormat
 from octavo.model.appearing import appearing, write_all
@@ -68,12 +69,11 @@ def store(place: Place, report: Report) -> None:
     """Keep a report on bf16 and one other format: whole or not at all. If that fails, warn and keep none."""
     content = {"version": VERSION, "place": asdict(place), "report": report.as_json()}
     signed = content | {"sha256": hashlib.sha256(_canonical(content)).hexdigest()}
-    path = place.path
     try:
-        with appearing(path) as file:
+        with appearing(place.path) as file:
             write_all(file, memoryview(json.dumps(signed, indent=1).encode()))
-    except OSError as error:
-        _log.warning("cannot keep the evaluation in %s: %s", path.parent, error.strerror or error)
+    except (OSError, ConfigError) as error:  # minutes of measuring are not thrown away for want of a folder
+        _log.warning("cannot keep the evaluation: %s", error)
 
 
 def stored(place: Place) -> Report | None:
