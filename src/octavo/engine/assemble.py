@@ -67,12 +67,6 @@ class StartupSummary:
             return self.kv_dtype
         return f"{self.kv_dtype} (8 bits in layers {', '.join(map(str, self.kv_8bit_layers))})"
 
-    @property
-    def _kv_format(self) -> str:
-        if not self.kv_8bit_layers:
-            return self.kv_dtype
-        return f"{self.kv_dtype} (8 bits in layers {', '.join(map(str, self.kv_8bit_layers))})"
-
 
 class Assembly:
     """An engine with what surrounds it: the model's tokenizer, its chat template and the start-up summary."""
@@ -188,11 +182,6 @@ def _check_weights_fit(source: ModelSource) -> None:
             f"{source.name} has {needed:,} bytes of weights in bfloat16; {free:,} bytes of memory are free. "
             "Use a smaller model"
         )
-
-
-def _layers_at_8_bits(loaded: LoadedModel, config: EngineConfig) -> tuple[int, ...]:
-    formats = kv_formats(loaded.spec, config)
-    return tuple(layer for layer, kv_format in enumerate(formats) if kv_format != config.kv_format)
 
 
 def _layers_at_8_bits(loaded: LoadedModel, config: EngineConfig) -> tuple[int, ...]:
