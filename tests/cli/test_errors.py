@@ -77,6 +77,8 @@ def test_bad_sampling_parameter_is_named_before_a_model_is_loaded(option, assert
         ("--threads", "0"),
         ("--max-model-len", "0"),
         ("--kv-memory", "lots"),
+        ("--kv-dtype", "int3"),
+        ("--max-num-seqs", "0"),
         ("--isa", "foo"),
     ],
 )
