@@ -41,6 +41,7 @@ class FakeRunner:
 
     def __init__(self, plan: MemoryPlan) -> None:
         self.block_size = plan.block_size
+        self.windows = plan.group_windows
         self.pool = np.full((plan.num_blocks, plan.block_size), _GARBAGE, np.int64)
         self.pool[0] = 0
         self.batches: list[ForwardBatch] = []
@@ -61,11 +62,12 @@ class FakeRunner:
             first, last = batch.query_start_loc[sequence : sequence + 2].tolist()
             for row in range(first, last):
                 position = end - (last - row)
-                states = [
-                    self._store(table[sequence], position, group, int(batch.token_ids[row]))
-                    for group, table in enumerate(batch.block_tables)
+                seen = [
+                    self._store(table[sequence], position, window, int(batch.token_ids[row]))
+                    for table, window in zip(batch.block_tables, self.windows, strict=True)
                 ]
-                self._states.append(states[0] if len(set(states)) == 1 else zlib.crc32(b"groups differ"))
+                alike = all((seen[0][-len(part) :] == part).all() for part in seen)
+                self._states.append(zlib.crc32(seen[0].tobytes() if alike else b"groups differ"))
         return np.array([logits_after(self._states[row]) for row in batch.logit_rows]).reshape(-1, VOCAB_SIZE)
 
     def score(self, rows: np.ndarray, targets: np.ndarray, num_top: int) -> Scores:
@@ -107,15 +109,15 @@ class FakeRunner:
         as_int = lambda values: np.array(values, np.int32)  # noqa: E731
         return Samples(as_int(tokens), np.array(logprobs, np.float32), as_int(ranks), top_ids, top_logprobs)
 
-    def _store(self, table: np.ndarray, position: int, group: int, token: int) -> int:
-        before = table[: position // self.block_size + 1]
-        assert before.all(), "the null block is never written nor read"
-        past = self.pool[before].reshape(-1)[:position]
-        last = int(past[-1]) if position else 0
-        slot = (before[-1], position % self.block_size)
+    def _store(self, table: np.ndarray, position: int, window: int | None, token: int) -> np.ndarray:
+        """Write the position, and return what a query there sees: everything, or as much as a window of at least 2."""
+        first = 0 if window is None else max(position - window + 1, 0)
+        blocks = table[: position // self.block_size + 1]
+        assert blocks[first // self.block_size :].all(), "the null block is never written, nor seen"
+        last = int(self.pool[blocks].reshape(-1)[position - 1]) if position else 0
         assert position == 0 or last != 0, "the position before was never computed"
-        self.pool[slot] = chain(last, token)
-        return zlib.crc32(self.pool[before].reshape(-1)[: position + 1].tobytes())
+        self.pool[blocks[-1], position % self.block_size] = chain(last, token)
+        return self.pool[blocks].reshape(-1)[first : position + 1]
 
 
 def chain(state: int, token: int) -> int:
@@ -173,26 +175,27 @@ MakeEngine = Callable[..., tuple[Engine, FakeRunner]]
 
 @pytest.fixture(scope="session")
 def make_engine() -> MakeEngine:
-    """An engine over the stand-in: ``make_engine(blocks=, block_size=, max_model_len=, **config)``."""
+    """An engine over the stand-in: ``make_engine(blocks=, block_size=, windows=, max_model_len=, **config)``."""
 
     def make(
         *,
         blocks: int = 64,
         block_size: int = 4,
-        groups: int = 1,
+        windows: tuple[int | None, ...] = (None,),
         max_model_len: int = 200,
         tokenizer: Tokenizer | None = None,
         **config: object,
     ) -> tuple[Engine, FakeRunner]:
+        settings = EngineConfig(**{"max_num_seqs": 8, "max_num_batched_tokens": 16, "seed": 0, **config})
         plan = MemoryPlan(
             block_size=block_size,
             block_bytes=64,
             num_blocks=blocks + 1,
-            num_groups=groups,
+            group_windows=windows,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
             bytes_per_token=16,
             max_model_len=max_model_len,
         )
-        settings = EngineConfig(**{"max_num_seqs": 8, "max_num_batched_tokens": 16, "seed": 0, **config})
         namespace = Namespace(
             weights_digest=b"w",
             spec_digest=b"s",

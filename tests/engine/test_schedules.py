@@ -132,7 +132,7 @@ def run(engine: Engine, schedule: list[Plan]) -> dict[str, RequestOutput]:
     budget=st.integers(1, 24),
     seats=st.integers(1, 6),
     caching=st.booleans(),
-    groups=st.sampled_from([1, 1, 2]),
+    windows=st.sampled_from([(None,), (None,), (None, None), (None, 2), (None, 7), (None, 20, 5)]),
 )
 def test_answers_do_not_depend_on_the_schedule(
     make_engine: Callable[..., tuple[Engine, object]],
@@ -142,12 +142,12 @@ def test_answers_do_not_depend_on_the_schedule(
     budget: int,
     seats: int,
     caching: bool,
-    groups: int,
+    windows: tuple[int | None, ...],
 ) -> None:
     engine, _ = make_engine(
-        blocks=blocks * groups,
+        blocks=blocks * len(windows),
         block_size=BLOCK_SIZE,
-        groups=groups,
+        windows=windows,
         max_model_len=MAX_MODEL_LEN,
         max_num_seqs=seats,
         max_num_batched_tokens=budget,

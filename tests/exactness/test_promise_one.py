@@ -70,7 +70,7 @@ def test_long_contexts_are_cut_among_threads_alike(lab: Lab) -> None:
 def test_before_and_after_preemption(lab: Lab) -> None:
     groups = len(lab.spec.kv_groups)
     asks = [Ask(1, lab.prompt(40), 30), Ask(2, lab.prompt(40, seed=2), 30)]
-    run = lab.start(num_blocks=1 + 8 * groups).ask(*asks)
+    run = lab.start(num_blocks=1 + 7 * groups).ask(*asks)
     assert run.engine.stats.num_preemptions > 0
     lab.assert_exact(run, *asks)
 

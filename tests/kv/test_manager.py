@@ -56,7 +56,7 @@ def decode(manager: KVCacheManager, seq: SequenceBlocks, token: int) -> Allocati
 
 def state(manager: KVCacheManager) -> object:
     blocks = [(b.block_id, b.ref_count, b.block_hash, b.token_ids) for b in manager._pool._blocks]
-    return blocks, [b.block_id for b in manager._pool._free], dict(manager._announced)
+    return blocks, [b.block_id for b in manager._pool._free], dict(manager._announced._hashes)
 
 
 # Lookup
@@ -505,7 +505,7 @@ def test_resetting_the_prefix_cache_forgets_what_nobody_holds():
 
 
 def test_every_group_has_its_own_table_and_a_hit_needs_them_all():
-    manager = make_manager(num_groups=2)
+    manager = make_manager(group_windows=(None, None))
     tokens = list(range(10))
     seq, _ = run(manager, tokens)
     left, right = seq.block_ids

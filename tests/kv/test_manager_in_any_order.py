@@ -3,7 +3,8 @@
 The model keeps what the native core would: a list of slots per block. A slot says which token is stored there
 and every token before it (which is what a key or value depends on), or None when it is zero. Copies are
 executed in order, then the scheduled tokens are written, as one engine step does. What may be hit is worked
-out anew from the list of everything published and not evicted.
+out anew from the list of everything published and not evicted: the longest prefix of which every group has the
+blocks that the next query sees.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from octavo.kv.manager import KVCacheManager, PrefixHit
 from octavo.kv.sequence import SequenceBlocks
 
 ROOTS = (BlockHash(b"a" * 32), BlockHash(b"b" * 32))
-MAX_TOKENS = 14
+MAX_TOKENS = 16
 
 Prefix = tuple[int, BlockHash, tuple[int, ...]]  # group, root, tokens: what a slot or a block depends on
 PICK = st.integers(0, 7)
+WINDOW = st.none() | st.integers(1, 9)
 
 
 @dataclass(eq=False)
@@ -45,11 +47,11 @@ class AnyOrder(RuleBasedStateMachine):
     @initialize(
         num_blocks=st.integers(4, 40),
         block_size=st.sampled_from([1, 2, 3, 4, 4]),
-        num_groups=st.sampled_from([1, 1, 2]),
+        windows=st.sampled_from([[None]] * 2 + [[None, None]]) | st.lists(WINDOW, min_size=1, max_size=3),
     )
-    def start(self, num_blocks: int, block_size: int, num_groups: int) -> None:
-        self.size, self.groups = block_size, num_groups
-        self.manager = KVCacheManager(num_blocks=num_blocks, block_size=block_size, num_groups=num_groups)
+    def start(self, num_blocks: int, block_size: int, windows: list[int | None]) -> None:
+        self.size, self.groups, self.windows = block_size, len(windows), windows
+        self.manager = KVCacheManager(num_blocks=num_blocks, block_size=block_size, group_windows=windows)
         stale: Prefix = (-1, ROOTS[0], ())
         self.slots: list[list[Prefix | None]] = [[stale] * block_size for _ in range(num_blocks)]
         self.slots[0] = [None] * block_size
@@ -101,7 +103,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert self.state() == before, "find_hit is read-only"
         self.check_hit(request, hit)
         target = min(hit.num_tokens + chunk, len(request.tokens))
-        held = self.held() | {block.block_id for blocks in hit.blocks for block in blocks}
+        held = self.held() | {block.block_id for blocks in hit.blocks for block in blocks if block.block_id}
         missing = (self.blocks_for(target + room) - len(hit.blocks[0])) * self.groups
         allocation = self.manager.admit(request.seq, hit, target + room)
         if allocation is None:
@@ -143,6 +145,14 @@ class AnyOrder(RuleBasedStateMachine):
         child.running, child.computed = True, parent.computed
         child.offered = child.announced = parent.offered
         self.requests.append(child)
+
+    @precondition(lambda self: self.idle_running())
+    @rule(pick=PICK)
+    def restart(self, pick: int) -> None:
+        """Compute everything again from the first token on, as a request without any cache does."""
+        request = self.pick(self.idle_running(), pick)
+        self.manager.restart(request.seq)
+        request.computed = request.offered = request.announced = 0
 
     def execute(self) -> None:
         """Execute the copies, compute what was scheduled, publish it."""
@@ -207,9 +217,12 @@ class AnyOrder(RuleBasedStateMachine):
         assert slots[0] == [None] * self.size, "the null block is zero"
         for request in self.running():
             for group, ids in enumerate(request.seq.block_ids):
+                needed = self.first_needed(group, request.computed)
+                assert not any(ids[:needed]) and all(ids[needed:]), "blocks are held while the window needs them"
+                start = needed * self.size
                 read = [slot for block_id in ids for slot in slots[block_id]]
-                expected = [self.prefix(group, request, end) for end in range(1, request.computed + 1)]
-                assert read[: request.computed] == expected
+                expected = [self.prefix(group, request, end) for end in range(start + 1, request.computed + 1)]
+                assert read[start : request.computed] == expected
                 assert not any(read[request.computed :]), "slots not written yet are zero"
 
     @invariant()
@@ -229,19 +242,30 @@ class AnyOrder(RuleBasedStateMachine):
         if not request.read:
             assert (hit.num_tokens, hit.pending) == (0, False)
             return
-        found = {(root, tokens) for _, root, tokens in self.published.values() if self.in_all_groups(root, tokens)}
-        tokens, full = tuple(request.tokens), 0
-        while (full + 1) * self.size <= usable and (request.root, tokens[: (full + 1) * self.size]) in found:
-            full += 1
-        ends = range(full * self.size + 1, min(usable, (full + 1) * self.size - 1) + 1)
-        tails = [end for end in ends if (request.root, tokens[:end]) in found]
-        assert hit.num_tokens == max(tails, default=full * self.size)
+        found = set(self.published.values())
+        assert hit.num_tokens == max(end for end in range(usable + 1) if self.is_cached(found, request, end))
+        full = hit.num_tokens // self.size
+        for group, blocks in enumerate(hit.blocks):
+            ids, needed = [block.block_id for block in blocks], self.first_needed(group, hit.num_tokens)
+            assert len(ids) == full and not any(ids[:needed]) and all(ids[needed:]), "only what the window needs"
         following = (full + 1) * self.size
-        assert hit.pending == (following <= usable and (request.root, tokens[:following]) in self.announced())
+        assert hit.pending == (
+            following <= usable and (request.root, tuple(request.tokens[:following])) in self.announced()
+        )
 
-    def in_all_groups(self, root: BlockHash, tokens: tuple[int, ...]) -> bool:
-        published = set(self.published.values())
-        return all((group, root, tokens) in published for group in range(self.groups))
+    def is_cached(self, found: set[Prefix], request: Request, end: int) -> bool:
+        """Whether every group has what the query at position ``end`` sees, and a tail if there must be one."""
+        return all(
+            self.prefix(group, request, min(end, (index + 1) * self.size)) in found
+            for group in range(self.groups)
+            for index in range(self.first_needed(group, end), self.blocks_for(end))
+        )
+
+    def first_needed(self, group: int, num_computed: int) -> int:
+        """The block of the first position that the query at position ``num_computed`` sees."""
+        window = self.windows[group]
+        seen = [p for p in range(num_computed + 1) if window is None or p > num_computed - window]
+        return seen[0] // self.size
 
     def announced(self) -> set[tuple[BlockHash, tuple[int, ...]]]:
         return {
@@ -271,10 +295,12 @@ class AnyOrder(RuleBasedStateMachine):
                 content = self.prefix(group, request, (index + 1) * self.size)
                 if content not in self.published.values():
                     self.published[ids[index]] = content
+                elif (block_id := request.seq.block_ids[group][index]) == 0:
+                    pass  # a window has passed it already
                 elif request.read:
-                    assert self.published[request.seq.block_ids[group][index]] == content, "held once"
+                    assert self.published[block_id] == content, "held once"
                 else:
-                    assert request.seq.block_ids[group][index] == ids[index], "only what it computed itself"
+                    assert block_id == ids[index], "only what it computed itself"
         request.offered = request.computed // self.size
         request.announced = max(request.announced, request.offered)
 
@@ -305,7 +331,7 @@ class AnyOrder(RuleBasedStateMachine):
         return [request for request in self.running() if request.target is None]
 
     def table_ids(self, request: Request) -> list[int]:
-        return [block_id for ids in request.seq.block_ids for block_id in ids]
+        return [block_id for ids in request.seq.block_ids for block_id in ids if block_id]
 
     def held(self) -> set[int]:
         return {block_id for request in self.requests for block_id in self.table_ids(request)}
@@ -325,7 +351,7 @@ class AnyOrder(RuleBasedStateMachine):
         blocks = [(block.ref_count, block.block_hash, block.token_ids) for block in manager._pool._blocks]
         free = [block.block_id for block in manager._pool._free]
         tables = [(request.seq.num_computed, self.table_ids(request)) for request in self.requests]
-        return blocks, free, tables, dict(manager._announced)
+        return blocks, free, tables, dict(manager._announced._hashes)
 
 
 TestAnyOrder = AnyOrder.TestCase

@@ -16,7 +16,7 @@ class Shelf:
     """A pool with its index, and chains published in it."""
 
     def __init__(self, num_blocks: int) -> None:
-        self.index = PrefixIndex(block_size=2, num_groups=1)
+        self.index = PrefixIndex(block_size=2, group_windows=[None])
         self.pool = BlockPool(num_blocks, self.index)
 
     def take(self, count: int) -> list[Block]:

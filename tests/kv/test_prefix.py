@@ -24,45 +24,45 @@ def publish(index: PrefixIndex, block_id: int, parent: BlockHash, tokens: tuple[
 
 
 def test_the_longest_hit_ends_at_the_first_block_that_is_missing():
-    index = PrefixIndex(block_size=2, num_groups=1)
+    index = PrefixIndex(block_size=2, group_windows=[None])
     tokens = [1, 2, 3, 4, 5, 6, 7, 8]
     hashes = chain(tokens)
     first, _ = publish(index, 1, ROOT, (1, 2))
     second, _ = publish(index, 2, hashes[0], (3, 4))
     publish(index, 4, hashes[2], (7, 8))
-    assert index.longest_hit(ROOT, hashes, tokens, 4) == ([first, second],)
-    assert index.longest_hit(ROOT, hashes, tokens, 1) == ([first],)
+    assert index.longest_hit(ROOT, hashes, tokens, 8).blocks == ([first, second],)
+    assert index.longest_hit(ROOT, hashes, tokens, 2).blocks == ([first],)
 
 
 def test_same_tokens_after_another_prefix_are_a_miss():
-    index = PrefixIndex(block_size=2, num_groups=1)
+    index = PrefixIndex(block_size=2, group_windows=[None])
     publish(index, 1, ROOT, (3, 4))
     tokens = [1, 2, 3, 4]
-    assert index.longest_hit(ROOT, chain(tokens), tokens, 2) == ([],)
+    assert index.longest_hit(ROOT, chain(tokens), tokens, 4).blocks == ([],)
 
 
 def test_a_colliding_hash_with_other_tokens_is_a_miss_and_is_not_published():
-    index = PrefixIndex(block_size=2, num_groups=1)
+    index = PrefixIndex(block_size=2, group_windows=[None])
     same = BlockHash(b"c" * 32)
     first, second = Block(1), Block(2)
     assert index.publish(first, 0, same, ROOT, (1, 2)) is first
     assert index.publish(second, 0, same, ROOT, (3, 4)) is None
     assert second.block_hash is None
-    assert index.longest_hit(ROOT, [same], [3, 4], 1) == ([],)
-    assert index.longest_hit(ROOT, [same], [1, 2], 1) == ([first],)
+    assert index.longest_hit(ROOT, [same], [3, 4], 2).blocks == ([],)
+    assert index.longest_hit(ROOT, [same], [1, 2], 2).blocks == ([first],)
 
 
 def test_a_colliding_hash_with_the_same_tokens_after_another_parent_is_a_miss():
-    index = PrefixIndex(block_size=2, num_groups=1)
+    index = PrefixIndex(block_size=2, group_windows=[None])
     same = BlockHash(b"c" * 32)
     first = Block(1)
     index.publish(first, 0, same, ROOT, (1, 1))
-    assert index.longest_hit(ROOT, [same, same], [1, 1, 1, 1], 2) == ([first],)
+    assert index.longest_hit(ROOT, [same, same], [1, 1, 1, 1], 4).blocks == ([first],)
     assert index.publish(Block(2), 0, same, same, (1, 1)) is None
 
 
 def test_content_published_twice_is_found_in_the_block_that_was_first():
-    index = PrefixIndex(block_size=2, num_groups=1)
+    index = PrefixIndex(block_size=2, group_windows=[None])
     first, found = publish(index, 1, ROOT, (1, 2))
     assert found is first
     second, found = publish(index, 2, ROOT, (1, 2))
@@ -72,33 +72,99 @@ def test_content_published_twice_is_found_in_the_block_that_was_first():
 
 
 def test_removing_a_hash_leaves_an_entry_that_points_at_another_block():
-    index = PrefixIndex(block_size=2, num_groups=1)
+    index = PrefixIndex(block_size=2, group_windows=[None])
     current, _ = publish(index, 1, ROOT, (1, 2))
     stale = Block(2)
     stale.set_content(hash_block(ROOT, (1, 2)), ROOT, (1, 2), 0)
     index.remove(stale)
     assert stale.block_hash is None
-    assert index.longest_hit(ROOT, chain([1, 2]), [1, 2], 1) == ([current],)
+    assert index.longest_hit(ROOT, chain([1, 2]), [1, 2], 2).blocks == ([current],)
     index.check()
 
 
 def test_removing_an_unpublished_block_raises():
     with pytest.raises(BlockError, match="not published"):
-        PrefixIndex(block_size=2, num_groups=1).remove(Block(1))
+        PrefixIndex(block_size=2, group_windows=[None]).remove(Block(1))
 
 
 def test_a_hit_is_what_all_groups_have():
-    index = PrefixIndex(block_size=2, num_groups=2)
+    index = PrefixIndex(block_size=2, group_windows=[None, None])
     tokens = [1, 2, 3, 4]
     hashes = chain(tokens)
     left = [publish(index, 1, ROOT, (1, 2), group=0)[0], publish(index, 2, hashes[0], (3, 4), group=0)[0]]
-    assert index.longest_hit(ROOT, hashes, tokens, 2) == ([], [])
+    assert index.longest_hit(ROOT, hashes, tokens, 4).blocks == ([], [])
     right, _ = publish(index, 3, ROOT, (1, 2), group=1)
-    assert index.longest_hit(ROOT, hashes, tokens, 2) == (left[:1], [right])
+    assert index.longest_hit(ROOT, hashes, tokens, 4).blocks == (left[:1], [right])
+
+
+def publish_chain(index: PrefixIndex, tokens: list[int], group: int) -> list[Block]:
+    """Every full block of ``tokens``, of size 2."""
+    hashes = chain(tokens)
+    return [
+        publish(index, 10 * group + i, hashes[i - 1] if i else ROOT, tuple(tokens[2 * i : 2 * i + 2]), group)[0]
+        for i in range(len(hashes))
+    ]
+
+
+def test_a_group_with_a_window_needs_only_the_last_blocks():
+    index = PrefixIndex(block_size=2, group_windows=[None, 3])
+    tokens = list(range(10))
+    full, windowed = publish_chain(index, tokens, 0), publish_chain(index, tokens, 1)
+    for block in windowed[:4]:
+        index.remove(block)
+    assert index.longest_hit(ROOT, chain(tokens), tokens, 10) == (5, (full, windowed[4:]), [])
+    assert index.longest_hit(ROOT, chain(tokens), tokens, 8) == (0, ([], []), [])
+
+
+def test_where_a_window_misses_a_block_a_shorter_prefix_is_the_hit():
+    index = PrefixIndex(block_size=2, group_windows=[5, None, 3])
+    tokens = list(range(12))
+    wide, full, narrow = (publish_chain(index, tokens, group) for group in range(3))
+    index.remove(narrow[5])
+    assert index.longest_hit(ROOT, chain(tokens), tokens, 12) == (5, (wide[3:5], full[:5], narrow[4:5]), [])
+    index.remove(wide[3])
+    assert index.longest_hit(ROOT, chain(tokens), tokens, 12) == (3, (wide[1:3], full[:3], narrow[2:3]), [])
+    index.remove(wide[0])
+    index.remove(wide[2])
+    assert index.longest_hit(ROOT, chain(tokens), tokens, 12).num_blocks == 0
+
+
+def test_a_window_alone_needs_no_beginning():
+    index = PrefixIndex(block_size=2, group_windows=[4])
+    tokens = list(range(20))
+    blocks = publish_chain(index, tokens, 0)
+    for block in blocks[:7]:
+        index.remove(block)
+    assert index.longest_hit(ROOT, chain(tokens), tokens, 20) == (10, (blocks[8:],), [])
+    assert index.longest_hit(ROOT, chain(tokens), tokens, 18) == (9, (blocks[7:9],), [])
+    assert index.longest_hit(ROOT, chain(tokens), tokens, 16).num_blocks == 0
+
+
+def test_a_tail_needs_less_of_a_window_than_the_blocks_before_it():
+    index = PrefixIndex(block_size=2, group_windows=[4])
+    tokens = list(range(9))
+    hashes = chain(tokens)
+    blocks = publish_chain(index, tokens, 0)
+    tail, _ = publish(index, 99, hashes[3], (8,))
+    index.remove(blocks[2])
+    assert index.longest_hit(ROOT, hashes, tokens, 9) == (4, (blocks[3:],), [tail])
+    assert index.longest_hit(ROOT, hashes, tokens, 8) == (2, (blocks[:2],), [])
+
+
+def test_a_lookup_visits_each_block_once_however_many_windows_have_gaps(monkeypatch):
+    index = PrefixIndex(block_size=2, group_windows=[9])
+    tokens = list(range(400))
+    for block in publish_chain(index, tokens, 0)[::3]:
+        index.remove(block)
+    asked = []
+    row = PrefixIndex._row
+    monkeypatch.setattr(PrefixIndex, "_row", lambda *args: asked.append(args[2]) or row(*args))
+    assert index.longest_hit(ROOT, chain(tokens), tokens, 400).num_blocks == 0
+    assert len(asked) == len(set(asked)) == 200
 
 
 def test_the_longest_tail_is_one_whose_tokens_begin_what_is_asked():
-    index = PrefixIndex(block_size=4, num_groups=1)
+    index = PrefixIndex(block_size=4, group_windows=[None])
     short, _ = publish(index, 1, ROOT, (1,))
     long, _ = publish(index, 2, ROOT, (1, 2, 3))
     publish(index, 3, ROOT, (1, 9))
@@ -112,20 +178,20 @@ def test_the_longest_tail_is_one_whose_tokens_begin_what_is_asked():
 
 
 def test_a_tail_is_a_hit_only_where_all_groups_have_it():
-    index = PrefixIndex(block_size=4, num_groups=2)
+    index = PrefixIndex(block_size=4, group_windows=[None, None])
     left = [publish(index, 1, ROOT, (1,))[0], publish(index, 2, ROOT, (1, 2))[0]]
     right, _ = publish(index, 3, ROOT, (1,), group=1)
     assert index.longest_tail(ROOT, [1, 2, 3]) == [left[0], right]
 
 
 def test_a_tail_is_not_a_full_block():
-    index = PrefixIndex(block_size=4, num_groups=1)
+    index = PrefixIndex(block_size=4, group_windows=[None])
     publish(index, 1, ROOT, (1, 2, 3, 4))
     assert index.longest_tail(ROOT, [1, 2, 3, 4]) == []
 
 
 def test_check_finds_an_entry_that_is_not_its_blocks():
-    index = PrefixIndex(block_size=2, num_groups=1)
+    index = PrefixIndex(block_size=2, group_windows=[None])
     block, _ = publish(index, 1, ROOT, (1, 2))
     index.check()
     block.token_ids = (1, 3)

@@ -45,7 +45,7 @@ def test_without_a_budget_a_share_is_taken_but_no_more_than_can_be_used() -> Non
 
 def test_every_layer_group_needs_its_own_blocks() -> None:
     planned = plan(HYBRID, EngineConfig(kv_memory=9 * bytes_per_block(HYBRID, 16, formats(HYBRID))), free_memory=PLENTY)
-    assert (planned.num_groups, planned.num_tokens) == (3, 2 * 16)
+    assert (planned.group_windows, planned.num_tokens) == ((None, None, 40), 2 * 16)
 
 
 def test_a_budget_too_small_for_one_request_is_refused_with_both_sizes() -> None:

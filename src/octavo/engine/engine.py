@@ -63,7 +63,7 @@ class Engine:
         self.kv = KVCacheManager(
             num_blocks=plan.num_blocks,
             block_size=plan.block_size,
-            num_groups=plan.num_groups,
+            group_windows=plan.group_windows,
             enable_prefix_caching=config.enable_prefix_caching,
         )
         self.scheduler = Scheduler(
@@ -77,7 +77,7 @@ class Engine:
             eos_token_ids=frozenset(token for token in eos_token_ids if 0 <= token < vocab_size),
             vocab_size=vocab_size,
             max_model_len=plan.max_model_len,
-            pool_tokens=plan.num_tokens,
+            pool_tokens=plan.longest_request,
         )
         self.stats = EngineStats()
         self.failure: BaseException | None = None
@@ -86,7 +86,7 @@ class Engine:
         self._namespace = namespace
         self._tokenizer = tokenizer
         self._batches = BatchBuilder(
-            num_groups=plan.num_groups,
+            num_groups=len(plan.group_windows),
             max_num_seqs=config.max_num_running,
             max_blocks=-(-plan.max_model_len // plan.block_size),
             max_num_tokens=config.max_num_batched_tokens,

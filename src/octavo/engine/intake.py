@@ -47,7 +47,7 @@ class Intake:
     Args:
         tokenizer: ``None`` for a model that is driven by token ids alone.
         max_model_len: most tokens of prompt and output together.
-        pool_tokens: most tokens the KV memory holds.
+        pool_tokens: most tokens the KV memory holds of one request; ``None`` for any number.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Intake:
         eos_token_ids: frozenset[int],
         vocab_size: int,
         max_model_len: int,
-        pool_tokens: int,
+        pool_tokens: int | None,
     ) -> None:
         self.tokenizer = tokenizer
         self.eos_token_ids = eos_token_ids
@@ -183,11 +183,17 @@ class Intake:
             )
 
     @property
+    def max_request_tokens(self) -> int:
+        """Most tokens of prompt and output together."""
+        return self._limit[1]
+
+    @property
     def _limit(self) -> tuple[str, int]:
         """Most tokens of prompt and output together, and what it is that holds no more."""
         # The planner lowers the context to what the pool holds: then it is the pool that is too small.
-        what = "the KV memory" if self.pool_tokens <= self.max_model_len else "the context"
-        return what, min(self.pool_tokens, self.max_model_len)
+        if self.pool_tokens is not None and self.pool_tokens <= self.max_model_len:
+            return "the KV memory", self.pool_tokens
+        return "the context", self.max_model_len
 
     def _max_output_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
         self.check_prompt_length(num_prompt_tokens)

@@ -94,6 +94,7 @@ class Scheduler:
         """Give a running request, all of whose tokens are computed, its next token."""
         request.token_ids.append(token)
         if not request.params.use_cache:
+            self.kv.restart(request.blocks)
             request.num_computed_tokens = 0
 
     def finish(self, request: Request, reason: FinishReason, stop_reason: int | str | None = None) -> None:
@@ -180,12 +181,15 @@ class Scheduler:
 
         Admitting more would preempt it again before it is done: computing for nothing.
         """
-        groups, size = self.kv.num_groups, self.kv.block_size
-        shared = sum(block.ref_count > 0 for blocks in hit.blocks for block in blocks)
-        needed = -(-request.num_tokens // size) * groups - shared
-        for other in self.running:
-            needed += max(0, -(-other.num_tokens // size) - other.blocks.num_blocks) * groups
+        needed = self._num_blocks_short(request, request.num_tokens - hit.num_tokens)
+        needed -= sum(block.ref_count > 0 for blocks in hit.blocks for block in blocks)
+        needed += sum(self._num_blocks_short(other, other.num_missing_tokens) for other in self.running)
         return needed <= self.kv.num_free_blocks
+
+    def _num_blocks_short(self, request: Request, missing: int) -> int:
+        """Blocks beyond those that ``request`` holds, for the tokens it has; ``missing`` are to be computed."""
+        step = min(max(missing, 1), self.max_num_batched_tokens)
+        return self.kv.num_blocks_short(request.blocks, request.num_tokens, max_step_tokens=step)
 
     def _take(self, request: Request, count: int, copies: list[tuple[int, int]], output: SchedulerOutput) -> None:
         output.requests.append(request)

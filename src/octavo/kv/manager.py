@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
 
+from octavo.kv.announced import Announced
 from octavo.kv.block import NULL_BLOCK_ID, Block, BlockError
 from octavo.kv.hashing import BlockHash, hash_block
+from octavo.kv.invariants import check_sequence
 from octavo.kv.pool import BlockPool
 from octavo.kv.prefix import PrefixIndex
 from octavo.kv.sequence import SequenceBlocks
+from octavo.kv.windows import blocks_held, first_block
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixHit:
     """What is cached of a sequence: ``num_tokens`` tokens, the last one of the sequence never among them.
 
-    ``blocks[group]`` are full blocks to share, ``tail`` one partial block per group to copy (or nothing).
+    ``blocks[group]`` are full blocks to share, the null block where no window of the group reaches any more; ``tail``
+    is one partial block per group to copy (or nothing).
     ``pending``: a running sequence is computing the next full block right now, so waiting saves computing it.
     Good until the pool changes: admit at once or ask again.
     """
@@ -36,7 +42,7 @@ class Allocation:
 
 
 class KVCacheManager:
-    """Gives sequences their blocks and shares what was computed. ``num_blocks`` counts the null block.
+    """Gives sequences their blocks and shares what was computed.
 
     A sequence is made (:meth:`new_sequence`), admitted with what is cached (:meth:`find_hit`, :meth:`admit`),
     and then per step extended before its tokens are computed and published after. :meth:`release` ends it, or
@@ -52,18 +58,30 @@ class KVCacheManager:
     the source of a copy) and handed out again in the same step, the copy that reads it was handed out before
     the one that overwrites it. So the engine concatenates allocations as it gets them, reorders none, and
     drops none, not even those of a sequence it preempts in the same step.
+
+    Args:
+        num_blocks: all there are, the null block included.
+        group_windows: of each layer group the keys that a query of its layers sees; None for all. A group with a window
+            holds the blocks that queries to come still see, and the null block before them.
     """
 
     def __init__(
-        self, *, num_blocks: int, block_size: int, num_groups: int = 1, enable_prefix_caching: bool = True
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        group_windows: Sequence[int | None] = (None,),
+        enable_prefix_caching: bool = True,
     ) -> None:
         self.block_size = block_size
-        self.num_groups = num_groups
+        self.num_groups = len(group_windows)
         self.enable_prefix_caching = enable_prefix_caching
-        self._index = PrefixIndex(block_size=block_size, num_groups=num_groups)
+        self._windows = tuple(group_windows)
+        self._windowed = [(group, window) for group, window in enumerate(group_windows) if window is not None]
+        self._index = PrefixIndex(block_size=block_size, group_windows=group_windows)
         self._pool = BlockPool(num_blocks, self._index)
         self._holders: set[SequenceBlocks] = set()
-        self._announced: Counter[BlockHash] = Counter()  # blocks being computed -> by how many sequences
+        self._announced = Announced()
 
     def new_sequence(
         self, tokens: list[int], root: BlockHash, *, read_cache: bool = True, write_cache: bool = True
@@ -90,15 +108,12 @@ class KVCacheManager:
         """
         if not seq.read_cache:
             return PrefixHit(0, tuple([] for _ in range(self.num_groups)), [], False)
-        usable = len(seq.tokens) - 1
-        usable_blocks = max(usable, 0) // self.block_size
+        usable = max(len(seq.tokens) - 1, 0)
+        usable_blocks = usable // self.block_size
         seq.hash_blocks(usable_blocks, self.block_size)
-        blocks = self._index.longest_hit(seq.root, seq.hashes, seq.tokens, usable_blocks)
-        index = len(blocks[0])
-        start = index * self.block_size
-        rest = seq.tokens[start : min(usable, start + self.block_size)]
-        tail = self._index.longest_tail(seq.parent_hash(index), rest)
-        num_tokens = start + (len(tail[0].token_ids) if tail else 0)
+        index, runs, tail = self._index.longest_hit(seq.root, seq.hashes, seq.tokens, usable)
+        blocks = tuple([self._pool.null_block] * (index - len(run)) + run for run in runs)
+        num_tokens = index * self.block_size + (len(tail[0].token_ids) if tail else 0)
         pending = index < usable_blocks and seq.hashes[index] in self._announced
         return PrefixHit(num_tokens, blocks, tail, pending)
 
@@ -113,7 +128,7 @@ class KVCacheManager:
             BlockError: ``seq`` is admitted already, the hit is out of date, or no token is left to compute.
         """
         self._check_admissible(seq, hit, num_tokens)
-        shared = [block for blocks in hit.blocks for block in blocks]
+        shared = self._held(chain.from_iterable(hit.blocks))
         missing = self._blocks_for(num_tokens) - len(hit.blocks[0])
         # A hit block that nobody holds is taken out of the free ones too.
         free = self._pool.num_free - sum(block.ref_count == 0 for block in shared)
@@ -141,7 +156,8 @@ class KVCacheManager:
             self._pool.free(hit.tail)
         seq.num_computed = hit.num_tokens
         seq.num_published = seq.num_announced = len(hit.blocks[0])
-        self._announce(seq)
+        if seq.write_cache:
+            self._announced.announce(seq, self.block_size)
         self._holders.add(seq)
         return Allocation(copies)
 
@@ -168,15 +184,17 @@ class KVCacheManager:
 
         Call it after the values were computed, never before. Where somebody else published the same content
         first, ``seq`` holds that block from now on and gives up its own: their bits are equal, and memory
-        holds them once.
+        holds them once. Then it gives back what its windows have passed; published, that is found until evicted.
 
         Raises:
             BlockError: ``seq`` was not admitted.
         """
         self._check_holds(seq)
-        seq.num_computed = num_computed_tokens
+        before, seq.num_computed = seq.num_computed, num_computed_tokens
         if seq.write_cache and num_computed_tokens >= (seq.num_published + 1) * self.block_size:
             self._publish_full_blocks(seq, num_computed_tokens // self.block_size)
+        if self._windowed:
+            self._drop_passed(seq, before)
 
     def fork(self, parent: SequenceBlocks, tokens: list[int]) -> SequenceBlocks:
         """Mutates: a sequence that shares every computed block of ``parent``, the partly filled one included.
@@ -202,7 +220,7 @@ class KVCacheManager:
         child.num_published = child.num_announced = parent.num_published
         for group, blocks in enumerate(parent.blocks):
             computed = blocks[: self._blocks_for(parent.num_computed)]
-            self._pool.touch(computed)
+            self._pool.touch(self._held(computed))
             child.append_blocks(group, computed)
         self._holders.add(child)
         return child
@@ -215,14 +233,33 @@ class KVCacheManager:
         """
         if seq not in self._holders:
             return
-        self._retract(seq)
         if publish_tail and seq.write_cache:
             self._publish_tail(seq)
+        self.restart(seq)
+        self._holders.remove(seq)
+
+    def restart(self, seq: SequenceBlocks) -> None:
+        """Mutates: ``seq`` stays admitted and holds nothing; all of its tokens are computed again.
+
+        Raises:
+            BlockError: ``seq`` was not admitted.
+        """
+        self._check_holds(seq)
+        self._announced.retract(seq)
         # In reverse, so that the end of the chain, worth nothing without its beginning, is evicted first.
         for index in reversed(range(seq.num_blocks)):
-            self._pool.free([blocks[index] for blocks in seq.blocks])
+            self._pool.free(self._held(blocks[index] for blocks in seq.blocks))
         seq.clear()
-        self._holders.remove(seq)
+
+    def num_blocks_short(self, seq: SequenceBlocks, num_tokens: int, *, max_step_tokens: int) -> int:
+        """Blocks that ``seq`` takes beyond those it holds until it has ``num_tokens`` tokens, if it computes at most
+        ``max_step_tokens`` at a time. Read-only.
+        """
+        short = max(0, self._blocks_for(num_tokens) - seq.num_blocks) * (self.num_groups - len(self._windowed))
+        for _, window in self._windowed:
+            most = blocks_held(num_tokens, window, block_size=self.block_size, max_step_tokens=max_step_tokens)
+            short += max(0, most - seq.num_blocks + first_block(seq.num_computed, window, self.block_size))
+        return short
 
     def reset_prefix_cache(self) -> int:
         """Mutates: every published block that nobody holds is forgotten. Returns how many there were."""
@@ -251,18 +288,21 @@ class KVCacheManager:
     def check(self) -> None:
         """Raise BlockError, saying which, if any invariant is broken. Read-only; visits every block."""
         self._index.check()
-        self._pool.check(Counter(block.block_id for seq in self._holders for block in _blocks_of(seq)))
-        announced: Counter[BlockHash] = Counter()
+        held = (block.block_id for seq in self._holders for block in self._held(chain.from_iterable(seq.blocks)))
+        self._pool.check(Counter(held))
         for seq in self._holders:
-            self._check_sequence(seq)
-            announced.update(seq.hashes[seq.num_published : seq.num_announced])
-        if announced != self._announced:
-            raise BlockError("the blocks announced are not those that running sequences are about to publish")
+            check_sequence(seq, self._windows, self.block_size)
+        self._announced.check(self._holders)
 
     # Private verbs. Each states what must hold before it; none leaves a change behind when that does not.
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
+
+    def _held(self, blocks: Iterable[Block]) -> list[Block]:
+        """Without the null block."""
+        null_block = self._pool.null_block
+        return [block for block in blocks if block is not null_block]
 
     def _take(self, count: int) -> list[Block]:
         """Mutates. Blocks that are known to be free."""
@@ -299,16 +339,27 @@ class KVCacheManager:
                 if found is None:
                     # Two contents with one hash. What descends from the second must not be found under the
                     # first.
-                    self._retract(seq)
+                    self._announced.retract(seq)
                     seq.write_cache = False
                     return
                 if found is not block and seq.read_cache:
                     self._pool.touch([found])
                     self._pool.free([block])
                     seq.replace_block(group, index, found)
-            if index < seq.num_announced:
-                self._retract_hash(seq.hashes[index])
-            seq.num_published = index + 1
+            self._announced.note_published(seq)
+
+    def _drop_passed(self, seq: SequenceBlocks, num_computed: int) -> None:
+        """Mutates. The null block stands where windows have passed since ``num_computed`` tokens were computed.
+
+        The first positions, not needed for longest, are freed first, and of all groups together: a hit needs them all.
+        """
+        passed: list[tuple[int, Block]] = []
+        for group, window in self._windowed:
+            start = first_block(num_computed, window, self.block_size)
+            end = first_block(seq.num_computed, window, self.block_size)
+            if start < end:
+                passed += enumerate(seq.drop_blocks(group, start, end, self._pool.null_block), start)
+        self._pool.free(block for _, block in sorted(passed, key=itemgetter(0)))
 
     def _publish_tail(self, seq: SequenceBlocks) -> None:
         """Mutates. The computed tokens beyond the last full block, all full blocks being published."""
@@ -321,24 +372,6 @@ class KVCacheManager:
         block_hash = hash_block(parent_hash, token_ids)
         for group, blocks in enumerate(seq.blocks):
             self._index.publish(blocks[index], group, block_hash, parent_hash, token_ids)
-
-    def _announce(self, seq: SequenceBlocks) -> None:
-        """Mutates. The full blocks of ``seq``'s tokens beyond its hit, if it may write the cache."""
-        if seq.write_cache:
-            seq.num_announced = len(seq.tokens) // self.block_size
-            seq.hash_blocks(seq.num_announced, self.block_size)
-            self._announced.update(seq.hashes[seq.num_published : seq.num_announced])
-
-    def _retract(self, seq: SequenceBlocks) -> None:
-        """Mutates. ``seq`` will not publish what it announced and has not published yet."""
-        for block_hash in seq.hashes[seq.num_published : seq.num_announced]:
-            self._retract_hash(block_hash)
-        seq.num_announced = seq.num_published
-
-    def _retract_hash(self, block_hash: BlockHash) -> None:
-        self._announced[block_hash] -= 1
-        if not self._announced[block_hash]:
-            del self._announced[block_hash]
 
     def _check_holds(self, seq: SequenceBlocks) -> None:
         if seq not in self._holders:
@@ -353,27 +386,10 @@ class KVCacheManager:
         tail_tokens = tuple(seq.tokens[start : hit.num_tokens])
         if not (
             all(
-                block.block_hash == block_hash
+                block.block_hash == block_hash or block is self._pool.null_block
                 for blocks in hit.blocks
                 for block, block_hash in zip(blocks, seq.hashes, strict=False)
             )
             and all(block.token_ids == tail_tokens and block.ref_count == 0 for block in hit.tail)
         ):
             raise BlockError("the hit is out of date: its blocks were reused since; call find_hit again")
-
-    def _check_sequence(self, seq: SequenceBlocks) -> None:
-        ids = tuple([block.block_id for block in blocks] for blocks in seq.blocks)
-        if ids != seq.block_ids or len({len(blocks) for blocks in seq.blocks}) != 1:
-            raise BlockError(f"block_ids {seq.block_ids} are not {ids}, or groups differ in length")
-        if not seq.num_published <= seq.num_computed // self.block_size <= seq.num_blocks:
-            raise BlockError(
-                f"{seq.num_published} published blocks, {seq.num_computed} computed tokens and "
-                f"{seq.num_blocks} held blocks of {self.block_size} tokens contradict each other"
-            )
-        for block in _blocks_of(seq):
-            if block.block_hash is not None and len(block.token_ids) < self.block_size:
-                raise BlockError(f"{block!r} is a published tail and stands in a block table")
-
-
-def _blocks_of(seq: SequenceBlocks) -> Iterator[Block]:
-    return (block for blocks in seq.blocks for block in blocks)

@@ -28,6 +28,11 @@ class BlockPool:
             self._free.append(block)
 
     @property
+    def null_block(self) -> Block:
+        """What stands in a block table where a block is not needed. Never touched, never freed."""
+        return self._blocks[NULL_BLOCK_ID]
+
+    @property
     def num_blocks(self) -> int:
         """All blocks, the null block included."""
         return len(self._blocks)

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from octavo.kv.block import Block, BlockError
 from octavo.kv.hashing import BlockHash, hash_block
+from octavo.kv.windows import first_block
+
+
+class Found(NamedTuple):
+    """A cached prefix: ``num_blocks`` full blocks and perhaps a tail, a block per group.
+
+    ``blocks[group]`` are the last full blocks: all of them with full attention, those of the window with one.
+    """
+
+    num_blocks: int
+    blocks: tuple[list[Block], ...]
+    tail: list[Block]
 
 
 class PrefixIndex:
@@ -15,11 +28,14 @@ class PrefixIndex:
     which lengths of tail exist after a prefix, so that a lookup tries those and no more.
     """
 
-    __slots__ = ("_block_size", "_blocks", "_tail_lengths")
+    __slots__ = ("_block_size", "_blocks", "_full", "_groups", "_tail_lengths", "_windowed")
 
-    def __init__(self, *, block_size: int, num_groups: int) -> None:
+    def __init__(self, *, block_size: int, group_windows: Sequence[int | None]) -> None:
         self._block_size = block_size
-        self._blocks: tuple[dict[BlockHash, Block], ...] = tuple({} for _ in range(num_groups))
+        self._groups = range(len(group_windows))
+        self._full = [group for group in self._groups if group_windows[group] is None]
+        self._windowed = {group: window for group, window in enumerate(group_windows) if window is not None}
+        self._blocks: tuple[dict[BlockHash, Block], ...] = tuple({} for _ in self._groups)
         self._tail_lengths: dict[BlockHash, dict[int, int]] = {}  # parent hash -> length -> how many tails
 
     def __len__(self) -> int:
@@ -31,30 +47,45 @@ class PrefixIndex:
         return block.block_hash is not None and self._blocks[block.group].get(block.block_hash) is block
 
     def longest_hit(
-        self, root: BlockHash, hashes: Sequence[BlockHash], tokens: Sequence[int], max_blocks: int
-    ) -> tuple[list[Block], ...]:
-        """The longest run of first full blocks that every group has: a list per group. Read-only.
+        self, root: BlockHash, hashes: Sequence[BlockHash], tokens: Sequence[int], max_tokens: int
+    ) -> Found:
+        """The longest prefix of ``tokens``, of at most ``max_tokens``, that is cached in every group. Read-only.
 
-        ``hashes[i]`` is the hash of the i-th block of ``tokens``; at most ``max_blocks`` are looked for.
+        A group with full attention needs all its blocks, one with a window those that the next query sees (here of
+        three blocks)::
+
+            |oooo|oooo|oooo|oooo|oooo|tt..|     full        o  in the index      t  a tail
+            |    |oooo| x  |oooo|oooo|tt..|     window      x  evicted: no prefix may need it
+
+        Full attention bounds the prefix. From there the blocks of the windows are looked for from right to left; where
+        one is missing, the prefix can only end before it. So each block is looked up once, and seldom more of them
+        than the windows need. ``hashes[i]`` is the hash of the i-th block of ``tokens``.
         """
-        hit: tuple[list[Block], ...] = tuple([] for _ in self._blocks)
-        parent, size = root, self._block_size
-        for index in range(max_blocks):
-            block_hash = hashes[index]
-            row = self._row(block_hash, parent, tuple(tokens[index * size : (index + 1) * size]))
-            if not row:
+        size = self._block_size
+        end = max_tokens // size
+        rows: list[list[Block]] = []
+        if self._full:
+            rows = self._longest_run(root, hashes, tokens, end)
+            end = len(rows)
+        while True:
+            tail = self.longest_tail(
+                hashes[end - 1] if end else root, tokens[end * size : min(max_tokens, end * size + size)]
+            )
+            num_tokens = end * size + (len(tail[0].token_ids) if tail else 0)
+            runs, gap = self._window_runs(root, hashes, tokens, end, num_tokens)
+            if gap is None:
                 break
-            for blocks, block in zip(hit, row, strict=True):
-                blocks.append(block)
-            parent = block_hash
-        return hit
+            end = gap
+        for column, group in enumerate(self._full):
+            runs[group] = [row[column] for row in rows[:end]]
+        return Found(end, tuple(runs[group] for group in self._groups), tail)
 
     def longest_tail(self, parent_hash: BlockHash, token_ids: Sequence[int]) -> list[Block]:
         """The longest tail after ``parent_hash`` that begins ``token_ids``: a block per group. Read-only."""
         for length in sorted(self._tail_lengths.get(parent_hash, ()), reverse=True):
             if length <= len(token_ids):
                 asked = tuple(token_ids[:length])
-                if row := self._row(hash_block(parent_hash, asked), parent_hash, asked):
+                if row := self._row(self._groups, hash_block(parent_hash, asked), parent_hash, asked):
                     return row
         return []
 
@@ -93,11 +124,49 @@ class PrefixIndex:
                 self._forget_tail(block.parent_hash, len(block.token_ids))
         block.reset_content()
 
-    def _row(self, block_hash: BlockHash, parent_hash: BlockHash, token_ids: tuple[int, ...]) -> list[Block]:
-        """The block with this content of every group, or nothing if one of them lacks it."""
+    def _longest_run(
+        self, root: BlockHash, hashes: Sequence[BlockHash], tokens: Sequence[int], max_blocks: int
+    ) -> list[list[Block]]:
+        """First blocks that every group with full attention has: a row of those groups' blocks for each."""
+        rows: list[list[Block]] = []
+        parent, size = root, self._block_size
+        for index in range(max_blocks):
+            block_hash = hashes[index]
+            row = self._row(self._full, block_hash, parent, tuple(tokens[index * size : (index + 1) * size]))
+            if not row:
+                break
+            rows.append(row)
+            parent = block_hash
+        return rows
+
+    def _window_runs(
+        self, root: BlockHash, hashes: Sequence[BlockHash], tokens: Sequence[int], end: int, num_tokens: int
+    ) -> tuple[dict[int, list[Block]], int | None]:
+        """What a prefix of ``end`` full blocks and ``num_tokens`` tokens needs in each group with a window, and which
+        block of that is missing, the last one.
+        """
+        size = self._block_size
+        firsts = {group: first_block(num_tokens, window, size) for group, window in self._windowed.items()}
+        runs: dict[int, list[Block]] = {group: [] for group in firsts}
+        for index in range(end - 1, min(firsts.values(), default=end) - 1, -1):
+            groups = [group for group, first in firsts.items() if first <= index]
+            parent = hashes[index - 1] if index else root
+            row = self._row(groups, hashes[index], parent, tuple(tokens[index * size : (index + 1) * size]))
+            if not row:
+                return runs, index
+            for group, block in zip(groups, row, strict=True):
+                runs[group].append(block)
+        for run in runs.values():
+            run.reverse()
+        return runs, None
+
+    def _row(
+        self, groups: Iterable[int], block_hash: BlockHash, parent_hash: BlockHash, token_ids: tuple[int, ...]
+    ) -> list[Block]:
+        """The block with this content of each of ``groups``, or nothing if one of them lacks it."""
         row = []
-        for blocks in self._blocks:
-            block = blocks.get(block_hash)
+        for group in groups:
+            block = self._blocks[group].get(block_hash)
             if block is None or block.token_ids != token_ids or block.parent_hash != parent_hash:
                 return []
             row.append(block)

@@ -14,10 +14,12 @@ class SequenceBlocks:
         root: the parent hash of the first block.
         read_cache: whether values computed by others may be used.
         write_cache: whether others may use the values computed here.
-        blocks: ``blocks[group][i]`` holds positions ``i * block_size`` up to ``(i + 1) * block_size``.
+        blocks: ``blocks[group][i]`` holds positions ``i * block_size`` up to ``(i + 1) * block_size``. Where a window
+            has passed, the null block stands.
         block_ids: the ids of ``blocks``, kept in step: the block tables as the native core reads them.
         table_version: raised when an entry that was there before changes (copy on write, exchange for a
-            published block, release), so that a copy of the table must be made anew. Appending does not.
+            published block, a window that passes, release), so that a copy of the table must be made anew. Appending
+            does not.
         hashes: hashes of the first full blocks of ``tokens``, as many as were needed so far.
         num_computed: tokens whose keys and values are in the blocks.
         num_published: full blocks, from the first on, that were hits or have been offered to the index.
@@ -55,7 +57,7 @@ class SequenceBlocks:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks held in each group."""
+        """Entries of the block table of each group, those that a window has passed included."""
         return len(self.block_ids[0])
 
     def hash_blocks(self, count: int, block_size: int) -> None:
@@ -78,6 +80,16 @@ class SequenceBlocks:
         self.blocks[group][index] = block
         self.block_ids[group][index] = block.block_id
         self.table_version += 1
+
+    def drop_blocks(self, group: int, start: int, end: int, null_block: Block) -> list[Block]:
+        """Mutates: entries ``start`` to ``end`` of the table of ``group`` are the null block from now on. Returns what
+        stood there.
+        """
+        dropped = self.blocks[group][start:end]
+        self.blocks[group][start:end] = [null_block] * len(dropped)
+        self.block_ids[group][start:end] = [null_block.block_id] * len(dropped)
+        self.table_version += 1
+        return dropped
 
     def clear(self) -> None:
         """Mutates: the sequence holds nothing and has computed nothing. Known hashes stay known."""

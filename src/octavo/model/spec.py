@@ -252,6 +252,11 @@ class ModelSpec:
         )
         return tuple(part for members in by_window.values() for part in _evenly(members, size))
 
+    @property
+    def group_windows(self) -> tuple[int | None, ...]:
+        """The window of each layer group's layers; ``None`` where they see all keys."""
+        return tuple(self.layers[members[0]].window for members in self.kv_groups)
+
     def tensor_shapes(self) -> dict[tuple[str, int], tuple[int, ...]]:
         """Shape of every tensor the model needs, by (slot, layer), in packing order; layer -1 is no layer."""
         hidden, wide = self.hidden_size, self.intermediate_size

@@ -60,8 +60,7 @@ def blocks_of_load(
         return blocks_held(context, window, block_size=block_size, max_step_tokens=step)
 
     most = 0
-    for group in spec.kv_groups:
-        window = spec.layers[group[0]].window
+    for window in spec.group_windows:
         # t tokens of a step begin at most ceil((t - 1) / block_size) blocks more than one token does.
         added = concurrency + max(max_num_batched_tokens - concurrency, 0) // block_size
         most += min(concurrency * held(window, max_num_batched_tokens), concurrency * held(window, 1) + added)
