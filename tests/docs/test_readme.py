@@ -35,6 +35,7 @@ NOT_RUN = {
         "pip install matplotlib",
         "octavo bench cache",
         "octavo bench prefix",
+        "octavo bench paging",
         "octavo bench throughput",
         ".venv/bin/python -m benchmarks.compare --setup",
         ".venv/bin/python -m benchmarks.compare",
@@ -50,6 +51,7 @@ NOT_RUN = {
         "octavo demo",
         "octavo bench cache --every 10",
         "octavo bench prefix",
+        "octavo bench paging",
         "octavo bench throughput",
     ],
 }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from octavo.cli.progress import byte_progress
 
 if TYPE_CHECKING:
+    from octavo.engine.assemble import Assembly
     from octavo.llm import LLM
 
 
@@ -20,8 +21,15 @@ def open_llm(model: str | None, options: dict[str, Any]) -> LLM:
     Raises:
         ModelError, ConfigError: as :class:`octavo.LLM`.
     """
-    from octavo.config import EngineConfig
     from octavo.llm import LLM
+
+    return LLM.from_assembly(open_assembly(model, options))
+
+
+def open_assembly(model: str | None, options: dict[str, Any]) -> Assembly:
+    """The same without an LLM around it, for a command that takes the engine's steps itself."""
+    from octavo.config import EngineConfig
+    from octavo.engine.assemble import assemble
     from octavo.model.embedded import EMBEDDED_MODEL, embedded_file
     from octavo.model.source import DEFAULT_MODEL
     from octavo.model.weights import choose_isa
@@ -33,7 +41,7 @@ def open_llm(model: str | None, options: dict[str, Any]) -> LLM:
         with byte_progress(f"fetching {name}") as report:
             embedded_file(progress=report)
     with byte_progress(f"loading {name}") as report:
-        return LLM(name, progress=report, **options)
+        return assemble(name, EngineConfig(**options), progress=report)
 
 
 def room_for_output(llm: LLM, num_prompt_tokens: int) -> int:

@@ -7,10 +7,11 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from octavo.engine.assemble import Assembly
     from octavo.llm import LLM
 
 
-def random_prompts(llm: LLM, rng: random.Random, count: int, length: int) -> list[list[int]]:
+def random_prompts(llm: LLM | Assembly, rng: random.Random, count: int, length: int) -> list[list[int]]:
     """``count`` prompts of ``length`` random token ids each, so that no prefix is shared.
 
     Raises:
@@ -45,7 +46,7 @@ def seconds_per_step(llm: LLM, prompts: list[list[int]], tokens: int) -> float:
     return (seconds(llm, prompts, tokens + 1) - seconds(llm, prompts, 1)) / tokens
 
 
-def engine_in_words(llm: LLM) -> str:
+def engine_in_words(llm: LLM | Assembly) -> str:
     """What a figure means nothing without, for people: model, instruction set, threads. No paths."""
     name = llm.summary.model.rstrip("/").rsplit("/", 1)[-1]
     return f"{name}, {llm.summary.isa}, {llm.summary.threads} threads"

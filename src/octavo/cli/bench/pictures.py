@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from octavo.cli.bench.results import CacheResult, PrefixResult
+    from octavo.cli.bench.results import CacheResult, MemoryUse, PagingResult, PrefixResult, ServedUse
     from octavo.evaluate.report import Report
 
 Output = Annotated[
@@ -119,6 +119,70 @@ def draw_prefix(result: PrefixResult, path: Path) -> None:
     axes.set_ylim(0, 1.25 * max(medians))  # a run that was held up for seconds would squash all the others
     axes.set_xlim(-2, 106)
     _save(figure, path)
+
+
+def draw_paging(result: PagingResult, path: Path) -> None:
+    """What KV memory holds, sequences over time, and tokens per second: reserved and paged.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    figure = _figure(
+        f"{len(result.load):,} mixed requests under equal KV memory: {_factor(result.speedup)} times faster when paged",
+        f"Octavo, {result.engine}, memory for {result.paged.use.capacity:,} tokens; "
+        f"reserved: {result.max_model_len:,} for each sequence; all runs give the same replies",
+    )
+    shares, running, speed = figure.subplots(1, 3, width_ratios=(4, 5, 2))
+    _draw_shares(
+        shares,
+        {
+            "reserved:\nlongest": result.contiguous.use,
+            "power\nof two*": result.guesses["power_of_two"],
+            "exactly*": result.guesses["exact"],
+            "paged": result.paged.use,
+        },
+    )
+    for place, way, color in ((0, result.contiguous, _WITHOUT), (1, result.paged, _WITH)):
+        running.plot(*_running_over_time(way), color=color, drawstyle="steps-post")
+        speed.bar(place, result.tokens_per_second(way), color=color, width=0.6)
+        speed.plot([place] * len(way.seconds), [result.num_output_tokens / s for s in way.seconds], ".", color="black")
+        speed.text(place, 0, f"{result.tokens_per_second(way):,.0f}\n", ha="center", color="white", fontweight="bold")
+    running.set_title("sequences that run at once", loc="left", fontsize=10)
+    speed.set_title("tokens per second", loc="left", fontsize=10)
+    _axes(running, "seconds", "sequences")
+    _axes(speed, "dots for single runs", "")
+    speed.set_xticks((0, 1), ("reserved", "paged"))
+    running.set_ylim(bottom=0)
+    running.locator_params(axis="y", integer=True)
+    _save(figure, path)
+
+
+def _draw_shares(axes: Axes, uses: dict[str, MemoryUse]) -> None:
+    parts = (
+        ("real tokens", _WITH, [use.real for use in uses.values()]),
+        ("kept for tokens to come", "#e0a458", [use.later for use in uses.values()]),
+        ("kept, never used", _WITHOUT, [use.unused for use in uses.values()]),
+        ("free", "#dfe4e6", [use.free for use in uses.values()]),
+    )
+    bottom = [0.0] * len(uses)
+    for name, color, values in parts:
+        percent = [100 * value for value in values]
+        axes.bar(range(len(uses)), percent, bottom=bottom, color=color, width=0.7, label=name)
+        bottom = [sum(pair) for pair in zip(bottom, percent, strict=True)]
+    for place, use in enumerate(uses.values()):
+        axes.text(place, 50 * use.real, f"{use.real:.0%}", ha="center", va="center", color="white", fontweight="bold")
+    axes.set_title("KV memory while requests wait (* simulated)", loc="left", fontsize=10)
+    _axes(axes, "", "share of the KV memory (%)")
+    axes.set_xticks(range(len(uses)), list(uses))
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2, frameon=False, fontsize=8)
+
+
+def _running_over_time(way: ServedUse) -> tuple[list[float], list[int]]:
+    """As often as a picture can show it; between two steps a seat that was given up counts as taken."""
+    every = max(len(way.moments) // 300, 1)
+    running = [held.num_running for held in way.use.steps]
+    spans = range(0, len(running), every)
+    return [way.moments[first] for first in spans], [max(running[first : first + every]) for first in spans]
 
 
 def draw_quality(report: Report, path: Path) -> None:

@@ -1,10 +1,13 @@
-"""What ``octavo bench cache`` and ``octavo bench prefix`` measured, and what follows from it."""
+"""What ``octavo bench cache``, ``prefix`` and ``paging`` measured, and what follows from it."""
 
 from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from octavo.planner.contiguous import Held, Lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +119,149 @@ class PrefixResult:
                 for point in self.points
             ],
         }
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """What KV memory for ``capacity`` tokens held after each step of a load.
+
+    Shares are of the whole memory, and means over the steps while somebody waited: until then memory is what limits,
+    and afterwards it empties.
+    """
+
+    capacity: int
+    steps: list[Held]
+
+    @property
+    def limited(self) -> list[Held]:
+        """The steps up to the one that admitted the last request."""
+        last = next(number for number, held in enumerate(self.steps) if held.num_waiting == 0)
+        return self.steps[: last + 1]
+
+    @property
+    def real(self) -> float:
+        """The share that holds real tokens."""
+        return self._share([held.num_tokens for held in self.limited])
+
+    @property
+    def later(self) -> float:
+        """The share that is kept for tokens to come."""
+        return self._share([held.num_later for held in self.limited])
+
+    @property
+    def unused(self) -> float:
+        """The share that is kept and will never hold a token."""
+        return self._share([held.num_unused for held in self.limited])
+
+    @property
+    def free(self) -> float:
+        """The share that nobody holds."""
+        return 1 - self.real - self.later - self.unused
+
+    @property
+    def real_of_reserved(self) -> float:
+        """The share of what sequences hold that holds real tokens."""
+        return self.real / (self.real + self.later + self.unused)
+
+    @property
+    def mean_running(self) -> float:
+        return statistics.fmean(held.num_running for held in self.limited)
+
+    @property
+    def most_running(self) -> int:
+        return max(held.num_running for held in self.steps)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "mean_running": self.mean_running,
+            "most_running": self.most_running,
+            "share_real": self.real,
+            "share_later": self.later,
+            "share_unused": self.unused,
+            "share_free": self.free,
+            "share_real_of_reserved": self.real_of_reserved,
+        }
+
+    def _share(self, counts: list[int]) -> float:
+        return statistics.fmean(counts) / self.capacity
+
+
+@dataclass(frozen=True, slots=True)
+class ServedUse:
+    """A load that was really served: ``seconds`` of each run, and of the median run the ``moments`` of its steps."""
+
+    use: MemoryUse
+    seconds: list[float]
+    moments: list[float]
+    num_preemptions: int
+    num_recomputed_tokens: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **self.use.as_json(),
+            "seconds": self.seconds,
+            "num_preemptions": self.num_preemptions,
+            "num_recomputed_tokens": self.num_recomputed_tokens,
+            "moments": self.moments,
+            "num_running": [held.num_running for held in self.use.steps],
+            "num_tokens": [held.num_tokens for held in self.use.steps],
+            "num_reserved": [held.num_reserved for held in self.use.steps],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PagingResult:
+    """One load under one KV memory of ``kv_bytes``. ``engine``: model, instruction set and threads, for people.
+
+    ``contiguous`` reserves ``max_model_len`` tokens for each sequence. ``guesses``, by name: what the memory would hold
+    if an answer's length were known better.
+    """
+
+    engine: str
+    kv_dtype: str
+    kv_bytes: int
+    block_size: int
+    max_model_len: int
+    seed: int
+    load: list[Lengths]
+    contiguous: ServedUse
+    guesses: dict[str, MemoryUse]
+    paged: ServedUse
+
+    @property
+    def num_output_tokens(self) -> int:
+        return sum(request.num_output_tokens for request in self.load)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return sum(request.num_prompt_tokens for request in self.load)
+
+    @property
+    def speedup(self) -> float:
+        return statistics.median(self.contiguous.seconds) / statistics.median(self.paged.seconds)
+
+    def tokens_per_second(self, way: ServedUse) -> float:
+        """Output tokens, over the whole load."""
+        return self.num_output_tokens / statistics.median(way.seconds)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "engine": self.engine,
+            "kv_dtype": self.kv_dtype,
+            "kv_bytes": self.kv_bytes,
+            "kv_tokens": self.paged.use.capacity,
+            "block_size": self.block_size,
+            "max_model_len": self.max_model_len,
+            "seed": self.seed,
+            "num_requests": len(self.load),
+            "num_prompt_tokens": self.num_prompt_tokens,
+            "num_output_tokens": self.num_output_tokens,
+            "speedup": self.speedup,
+            "identical": True,  # or there would be no result
+            "contiguous": self._served(self.contiguous),
+            "guesses": {name: use.as_json() for name, use in self.guesses.items()},
+            "paged": self._served(self.paged),
+        }
+
+    def _served(self, way: ServedUse) -> dict[str, Any]:
+        return {"tokens_per_second": self.tokens_per_second(way), **way.as_json()}
