@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from octavo.kv.block import Block, BlockError
 from octavo.kv.hashing import BlockHash, hash_block
@@ -149,6 +151,48 @@ def test_a_tail_needs_less_of_a_window_than_the_blocks_before_it():
     index.remove(blocks[2])
     assert index.longest_hit(ROOT, hashes, tokens, 9) == (4, (blocks[3:],), [tail])
     assert index.longest_hit(ROOT, hashes, tokens, 8) == (2, (blocks[:2],), [])
+
+
+def test_a_tail_may_be_all_that_a_window_needs():
+    index = PrefixIndex(block_size=4, group_windows=[3])
+    tokens = list(range(10))
+    tail, _ = publish(index, 1, chain(tokens, 4)[1], (8, 9))
+    assert index.longest_hit(ROOT, chain(tokens, 4), tokens, 10) == (2, ([],), [tail])
+
+
+@st.composite
+def _published(draw: st.DrawFn) -> tuple[int, list[int | None], set[tuple[int, int, int]]]:
+    """A block size, windows, and what is published: (group, block, tokens in it), fewer than all being a tail."""
+    size = draw(st.integers(2, 4))
+    windows = draw(st.lists(st.none() | st.integers(1, 10), min_size=1, max_size=3))
+    blocks = [(group, i, size) for group in range(len(windows)) for i in range(24 // size)]
+    gone = draw(st.sets(st.sampled_from(blocks), max_size=8))
+    ends = st.tuples(st.integers(0, 24 // size - 1), st.integers(1, size - 1))
+    tails = {(group, *end) for end in draw(st.sets(ends, max_size=6)) for group in range(len(windows))}
+    lost = draw(st.sets(st.sampled_from(sorted(tails)), max_size=2)) if tails else set()
+    return size, windows, (set(blocks) - gone) | (tails - lost)
+
+
+@settings(max_examples=400)
+@given(published=_published(), max_tokens=st.integers(0, 24))
+def test_no_longer_prefix_has_all_that_the_next_query_sees(published, max_tokens):
+    size, windows, content = published
+    index, tokens, groups = PrefixIndex(block_size=size, group_windows=windows), list(range(24)), range(len(windows))
+    hashes = chain(tokens, size)
+    held = {}
+    for block_id, (group, i, count) in enumerate(sorted(content)):
+        part, parent = tuple(tokens[i * size : i * size + count]), hashes[i - 1] if i else ROOT
+        held[group, i, count], _ = publish(index, block_id, parent, part, group)
+
+    def needed(end: int, group: int) -> list[tuple[int, int, int]]:
+        window = windows[group]
+        first = 0 if window is None else max(0, end - window + 1) // size
+        return [(group, i, min(size, end - i * size)) for i in range(first, -(-end // size))]
+
+    end = max(end for end in range(max_tokens + 1) if all(content.issuperset(needed(end, group)) for group in groups))
+    full = [[held[key] for key in needed(end, group) if key[2] == size] for group in groups]
+    tail = [held[key] for group in groups for key in needed(end, group) if key[2] < size]
+    assert index.longest_hit(ROOT, hashes, tokens, max_tokens) == (end // size, tuple(full), tail)
 
 
 def test_a_lookup_visits_each_block_once_however_many_windows_have_gaps(monkeypatch):

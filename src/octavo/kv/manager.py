@@ -77,7 +77,11 @@ class KVCacheManager:
         self.num_groups = len(group_windows)
         self.enable_prefix_caching = enable_prefix_caching
         self._windows = tuple(group_windows)
-        self._windowed = [(group, window) for group, window in enumerate(group_windows) if window is not None]
+        self._windowed = [
+            (window, [group for group, own in enumerate(group_windows) if own == window])
+            for window in dict.fromkeys(group_windows)
+            if window is not None
+        ]
         self._index = PrefixIndex(block_size=block_size, group_windows=group_windows)
         self._pool = BlockPool(num_blocks, self._index)
         self._holders: set[SequenceBlocks] = set()
@@ -255,10 +259,11 @@ class KVCacheManager:
         """Blocks that ``seq`` takes beyond those it holds until it has ``num_tokens`` tokens, if it computes at most
         ``max_step_tokens`` at a time. Read-only.
         """
-        short = max(0, self._blocks_for(num_tokens) - seq.num_blocks) * (self.num_groups - len(self._windowed))
-        for _, window in self._windowed:
+        short = max(0, self._blocks_for(num_tokens) - seq.num_blocks) * self._windows.count(None)
+        for window, groups in self._windowed:
             most = blocks_held(num_tokens, window, block_size=self.block_size, max_step_tokens=max_step_tokens)
-            short += max(0, most - seq.num_blocks + first_block(seq.num_computed, window, self.block_size))
+            held = seq.num_blocks - first_block(seq.num_computed, window, self.block_size)
+            short += max(0, most - held) * len(groups)
         return short
 
     def reset_prefix_cache(self) -> int:
@@ -354,12 +359,14 @@ class KVCacheManager:
         The first positions, not needed for longest, are freed first, and of all groups together: a hit needs them all.
         """
         passed: list[tuple[int, Block]] = []
-        for group, window in self._windowed:
+        for window, groups in self._windowed:
             start = first_block(num_computed, window, self.block_size)
             end = first_block(seq.num_computed, window, self.block_size)
             if start < end:
-                passed += enumerate(seq.drop_blocks(group, start, end, self._pool.null_block), start)
-        self._pool.free(block for _, block in sorted(passed, key=itemgetter(0)))
+                for group in groups:
+                    passed += enumerate(seq.drop_blocks(group, start, end, self._pool.null_block), start)
+        if passed:
+            self._pool.free(block for _, block in sorted(passed, key=itemgetter(0)))
 
     def _publish_tail(self, seq: SequenceBlocks) -> None:
         """Mutates. The computed tokens beyond the last full block, all full blocks being published."""

@@ -68,6 +68,7 @@ class PrefixIndex:
             rows = self._longest_run(root, hashes, tokens, end)
             end = len(rows)
         while True:
+            end = self._last_plausible(hashes, end)
             tail = self.longest_tail(
                 hashes[end - 1] if end else root, tokens[end * size : min(max_tokens, end * size + size)]
             )
@@ -138,6 +139,16 @@ class PrefixIndex:
             rows.append(row)
             parent = block_hash
         return rows
+
+    def _last_plausible(self, hashes: Sequence[BlockHash], end: int) -> int:
+        """The longest prefix, of at most ``end`` full blocks, after which there is a tail or whose last block is in the
+        index, as a window of at least 2 needs it to be. A cold prompt is passed over here, quickly.
+        """
+        if any(window > 1 for window in self._windowed.values()):
+            blocks = self._blocks[max(self._windowed, key=self._windowed.__getitem__)]
+            while end and hashes[end - 1] not in blocks and hashes[end - 1] not in self._tail_lengths:
+                end -= 1
+        return end
 
     def _window_runs(
         self, root: BlockHash, hashes: Sequence[BlockHash], tokens: Sequence[int], end: int, num_tokens: int

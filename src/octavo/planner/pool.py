@@ -49,9 +49,9 @@ class MemoryPlan:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that the pool can hold of a single request: :attr:`longest_request`, or the context where that is None.
+        """Tokens of one request that the pool can hold: ``longest_request``, or ``max_model_len`` where that is None.
 
-        Without windows, the tokens that it can hold of any number of requests.
+        Without windows, those that it can hold of any number of requests.
         """
         longest = self.longest_request
         return self.max_model_len if longest is None else longest
