@@ -60,6 +60,9 @@ class FakeRunner:
         self._states = []
         for sequence, end in enumerate(batch.seq_lens.tolist()):
             first, last = batch.query_start_loc[sequence : sequence + 2].tolist()
+            for table, window in zip(batch.block_tables, self.windows, strict=True):
+                passed = 0 if window is None else max(end - (last - first) - window + 1, 0) // self.block_size
+                assert not table[sequence, :passed].any(), "what a window has passed may hold somebody else's values"
             for row in range(first, last):
                 position = end - (last - row)
                 seen = [

@@ -410,6 +410,28 @@ def test_what_never_fits_the_kv_memory_is_refused_with_both_sizes(make_engine: M
     assert ask(engine, [1] * 10, SamplingParams(max_tokens=10)).finished
 
 
+def test_windows_count_in_what_fits_the_kv_memory(make_engine: MakeEngine) -> None:
+    """A window of 5 and a step of 16 take 6 blocks of 4 at most, and what is left is for full attention."""
+    engine, _ = make_engine(blocks=16, block_size=4, windows=(None, 5), max_num_batched_tokens=16)
+    with pytest.raises(ContextLengthError, match="41 together; the KV memory holds 40"):
+        add(engine, [1] * 11, SamplingParams(max_tokens=30))
+    assert ask(engine, [1] * 10, SamplingParams(max_tokens=30)).finished
+    unbounded, _ = make_engine(blocks=6, block_size=4, windows=(5,), max_num_batched_tokens=16, max_model_len=70)
+    with pytest.raises(ContextLengthError, match="71 together; the context holds 70"):
+        add(unbounded, [1] * 11, SamplingParams(max_tokens=60))
+
+
+def test_what_windows_have_passed_makes_room_for_others(make_engine: MakeEngine) -> None:
+    """Each of the four comes to have 12 blocks of tokens in each group; with a window it holds 3 of them at most."""
+    engine, _ = make_engine(blocks=4 * 12 + 4 * 3, block_size=4, windows=(None, 8), enable_prefix_caching=False)
+    for seed in range(4):
+        add(engine, [1, 2, seed], SamplingParams(max_tokens=45, ignore_eos=True, seed=seed))
+    while engine.has_unfinished:
+        engine.step()
+    assert engine.stats.num_preemptions == 0
+    engine.check_idle()
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("stop_token_ids", [24]), ("allowed_token_ids", [1, 30]), ("logit_bias", {24: 1.0})]
 )

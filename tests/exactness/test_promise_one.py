@@ -177,7 +177,7 @@ def _check_schedule(lab: Lab, schedule: tuple[dict[str, int], list[tuple[int, As
     lab.assert_exact(run, *(ask for _, ask in arrivals))
 
 
-@pytest.mark.parametrize("shape", ["gqa", "hybrid"])
+@pytest.mark.parametrize("shape", ["gqa", "windowed", "hybrid"])
 @settings(max_examples=40)
 @given(schedule=_schedules())
 def test_any_schedule(shape: str, schedule: tuple[dict[str, int], list[tuple[int, Ask]]]) -> None:

@@ -115,19 +115,35 @@ class Run:
 
 
 class Lab:
-    """One loaded model. ``start`` makes an engine over it; ``alone`` is what everything is compared with."""
+    """One loaded model and a KV format. ``start`` makes an engine over it; ``alone`` is what everything is compared
+    with.
+    """
 
-    def __init__(self, spec: ModelSpec, models: Callable[[int], _native.Model], digest: bytes) -> None:
+    def __init__(
+        self, spec: ModelSpec, models: Callable[[int], _native.Model], digest: bytes, *, kv_dtype: str = "bf16"
+    ) -> None:
         self.spec = spec
+        self.kv_dtype = kv_dtype
         self._models = functools.cache(models)
         self._digest = digest
         self._alone: dict[tuple[tuple[int, ...], int], Run] = {}
 
-    def start(self, *, threads: int = 2, num_blocks: int = 64, block_size: int = 16, **config: object) -> Run:
-        settings = EngineConfig(block_size=block_size, **config)  # type: ignore[arg-type]
+    def start(
+        self,
+        *,
+        threads: int = 2,
+        num_blocks: int = 64,
+        block_size: int = 16,
+        keep_passed: bool = False,
+        **config: object,
+    ) -> Run:
+        """``keep_passed``: windows mask keys as ever, but what they have passed stays in memory and block tables."""
+        settings = EngineConfig(block_size=block_size, kv_dtype=self.kv_dtype, **config)  # type: ignore[arg-type]
         formats = kv_formats(self.spec, settings)
         settings = replace(settings, kv_memory=num_blocks * bytes_per_block(self.spec, block_size, formats))
         memory = plan(self.spec, settings, free_memory=2**40)
+        if keep_passed:
+            memory = replace(memory, group_windows=(None,) * len(memory.group_windows))
         model = self._models(threads)
         runner = RecordingRunner(
             self.spec,
@@ -253,7 +269,7 @@ def random_weights(spec: ModelSpec) -> Iterable[tuple[str, int, np.ndarray]]:
 
 
 @functools.cache
-def small_lab(shape: str, isa: str) -> Lab:
+def small_lab(shape: str, isa: str, kv_dtype: str = "bf16") -> Lab:
     spec = SHAPES[shape]
 
     def model(threads: int) -> _native.Model:
@@ -262,4 +278,4 @@ def small_lab(shape: str, isa: str) -> Lab:
             made.set_tensor(slot, layer, bits)
         return made
 
-    return Lab(spec, model, digest=shape.encode())
+    return Lab(spec, model, digest=shape.encode(), kv_dtype=kv_dtype)

@@ -46,5 +46,4 @@ def open_assembly(model: str | None, options: dict[str, Any]) -> Assembly:
 
 def room_for_output(llm: LLM, num_prompt_tokens: int) -> int:
     """Tokens that may follow a prompt of this length; at least 1, so that a prompt without any is refused."""
-    intake = llm.engine.intake
-    return max(min(intake.max_model_len, intake.pool_tokens) - num_prompt_tokens, 1)
+    return max(llm.engine.intake.max_request_tokens - num_prompt_tokens, 1)

@@ -181,7 +181,7 @@ def _measure(llm: LLM, spec: ModelSpec, repeats: int) -> ThroughputResult:
     from octavo.cli.bench.measure import engine_in_words
     from octavo.cli.progress import run_progress
 
-    left_out = {shape: why for shape in _SHAPES if (why := _why_not(llm, shape))}
+    left_out = {shape: why for shape in _SHAPES if (why := _why_not(llm, spec, shape))}
     fitting = [shape for shape in _SHAPES if shape not in left_out]
     if not fitting:
         raise CapacityError(f"nothing can be measured: {_listed(left_out)}; raise kv_memory or max_model_len")
@@ -194,14 +194,17 @@ def _measure(llm: LLM, spec: ModelSpec, repeats: int) -> ThroughputResult:
     return ThroughputResult(engine_in_words(llm), repeats, figures, left_out)
 
 
-def _why_not(llm: LLM, shape: Shape) -> str | None:
+def _why_not(llm: LLM, spec: ModelSpec, shape: Shape) -> str | None:
     """What this engine lacks for a shape; ``None`` if nothing."""
-    summary = llm.summary
-    if shape.num_tokens > summary.max_model_len:
-        return f"needs {shape.num_tokens:,} tokens, the context has {summary.max_model_len:,}"
-    held = shape.count * -(-shape.num_tokens // summary.block_size) * summary.block_size
-    if held > summary.num_tokens:
-        return f"needs {held:,} tokens of KV memory, there are {summary.num_tokens:,}"
+    from octavo.planner import blocks_of_load
+
+    plan = llm.engine.plan
+    if shape.num_tokens > plan.max_model_len:
+        return f"needs {shape.num_tokens:,} tokens, the context has {plan.max_model_len:,}"
+    limits = {"block_size": plan.block_size, "max_num_batched_tokens": plan.max_num_batched_tokens}
+    held = blocks_of_load(spec, shape.num_tokens, shape.count, **limits)
+    if held > plan.num_blocks - 1:
+        return f"needs {held:,} blocks of KV memory, there are {plan.num_blocks - 1:,}"
     return None
 
 
