@@ -305,7 +305,7 @@ Attention Decoder::view(const Pass& pass, int layer, int seq, int head) const {
       .block_bytes = pass.kv->block_bytes(),
       .keys = pass.kv->keys(layer, head),
       .values = pass.kv->values(layer, head),
-      .block_size = kv.block_size,
+      .block_tiles = kv.block_size / kTileTokens,
       .head_dim = shape_.head_dim,
       .group = group,
       .first_position = position_of_[start],

@@ -70,7 +70,11 @@ static inline Pairs set1_pair(const uint16_t* p) {
 constexpr int kRows = 6, kVectors = 4, kVectorsOneRow = 4;
 
 static inline F dot2(F acc, Pairs w, Pairs x) { return _mm512_dpbf16_ps(acc, (__m512bh)w, (__m512bh)x); }
-static inline I dot2(I acc, Pairs w, Pairs x) { return _mm512_dpwssd_epi32(acc, w, x); }
+static inline I dot2(I acc, Pairs w, Pairs x) {
+  // _mm512_dpwssd_epi32, around which GCC 12 moves all accumulators from register to register and to memory.
+  asm("vpdpwssd %2, %1, %0" : "+v"(acc) : "v"(w), "v"(x));
+  return acc;
+}
 static inline void store_bf16(uint16_t* p, F x) { _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh(x)); }
 #else
 constexpr int kRows = 6, kVectors = 2, kVectorsOneRow = 4;

@@ -11,18 +11,34 @@ static inline int first_key(const Attention& a, int position) {
   return a.window > 0 && position >= a.window ? position - a.window + 1 : 0;
 }
 
-// The tiles of one plane from `tile_start` on. Those beyond `last` are not in the block table; they stand in as the
-// tile of `last`, and are masked.
-static inline Tiles locate(const Attention& a, const KVPlane& plane, int tile_start, int last) {
-  Tiles tiles;
+// One key tile: where its keys and its values lie.
+struct KVTiles {
+  Tiles keys, values;
+};
+
+// The key tile at tile_start. What of it lies beyond position `last` is not in the block table; the tile of `last`
+// stands in, and is masked.
+static inline KVTiles locate(const Attention& a, int tile_start, int last) {
+  KVTiles tiles;
+  const int first_tile = tile_start / kTileTokens, last_tile = last / kTileTokens;
+  int index = first_tile / a.block_tiles, within = first_tile % a.block_tiles;
   for (int i = 0; i < kTiles; i++) {
-    const int position = tile_start + i * kTileTokens <= last ? tile_start + i * kTileTokens : last;
-    const uint8_t* block = a.pool + size_t(a.block_table[position / a.block_size]) * a.block_bytes;
-    const size_t within = size_t(position % a.block_size / kTileTokens);
-    tiles.codes[i] = block + plane.codes + within * plane.code_tile;
-    tiles.scales[i] = block + plane.scales + within * plane.scale_tile;
+    const uint8_t* block = a.pool + size_t(a.block_table[index]) * a.block_bytes;
+    tiles.keys.codes[i] = block + a.keys.codes + within * a.keys.code_tile;
+    tiles.keys.scales[i] = block + a.keys.scales + within * a.keys.scale_tile;
+    tiles.values.codes[i] = block + a.values.codes + within * a.values.code_tile;
+    tiles.values.scales[i] = block + a.values.scales + within * a.values.scale_tile;
+    if (first_tile + i < last_tile && ++within == a.block_tiles) {
+      within = 0;
+      index++;
+    }
   }
   return tiles;
+}
+
+static inline void prefetch(const Attention& a, const KVTiles& tiles) {
+  prefetch_tiles(tiles.keys, a.keys.code_tile, a.keys.scale_tile);
+  prefetch_tiles(tiles.values, a.values.code_tile, a.values.scale_tile);
 }
 
 // Row r's 64 scores become probabilities against its new maximum. Masked probabilities are exactly zero.
@@ -58,11 +74,11 @@ static inline void soften(const Attention& a, const float* scores, int r, RowSta
 
 // One key tile, for rows that see some of it and rows that see none.
 static void tile_step(const Attention& a, int rows, const Queries& queries, int tile_start, const int* first,
-                      const int* last, const Tiles (&tiles)[2], const Tiles (&next)[2], RowState* state, F* sums,
+                      const int* last, const KVTiles& tiles, const KVTiles& next, RowState* state, F* sums,
                       float* acc) {
   alignas(64) float scores[kRows * kKeyTile];
   Probabilities probabilities;
-  key_ops[int(a.keys.codec)].score(rows, queries, a.head_dim, tiles[0], next[0], scores);
+  key_ops[int(a.keys.codec)].score(rows, queries, a.head_dim, tiles.keys, next.keys, scores);
   for (int r = 0; r < rows; r++) {
     probabilities.lo[r] = first[r] - tile_start;
     probabilities.hi[r] = last[r] + 1 - tile_start;
@@ -74,7 +90,7 @@ static void tile_step(const Attention& a, int rows, const Queries& queries, int 
       soften(a, scores + r * kKeyTile, r, state[r], sums[r], probabilities);
     }
   }
-  value_ops[int(a.values.codec)].add(rows, probabilities, a.head_dim, tiles[1], next[1], acc);
+  value_ops[int(a.values.codec)].add(rows, probabilities, a.head_dim, tiles.values, next.values, acc);
 }
 
 static void merge(RowState& total, float* total_acc, const RowState& next, const float* next_acc, int head_dim) {
@@ -97,20 +113,19 @@ static void finish(const RowState& state, const float* acc, int head_dim, uint16
   for (int i = 0; i < head_dim; i += kLanes) store_bf16(out + i, mul(load(acc + i), set1(scale)));
 }
 
+constexpr int kAhead = 2;  // key tiles that are asked for before they are used; more of them gained nothing
+
 static void attend_rows(const Attention& a, int row0, int rows, int split0, int split1, RowState* state, float* total) {
   const int d = a.head_dim, lowest = first_key(a, a.first_position + row0 / a.group);
   const int highest = a.first_position + (row0 + rows - 1) / a.group;  // rows ascend in position
-  const auto tiles_at = [&](int start, Tiles(&tiles)[2]) {
-    tiles[0] = locate(a, a.keys, start, highest);
-    tiles[1] = locate(a, a.values, start, highest);
-  };
-  Tiles tiles[2], next[2];
-  // The first tile is on its way while the queries are gathered.
+  // Key tiles from the first one that a row sees; each is asked for kAhead tiles before it is used, the first ones while
+  // the queries are gathered. `near` are those asked for.
   const int begin = split0 * kSplit > lowest ? split0 * kSplit : lowest / kKeyTile * kKeyTile;
-  if (begin <= highest) {
-    tiles_at(begin, tiles);
-    prefetch_tiles(tiles[0], a.keys.code_tile, a.keys.scale_tile);
-    prefetch_tiles(tiles[1], a.values.code_tile, a.values.scale_tile);
+  const int end = split1 * kSplit <= highest ? split1 * kSplit : highest + 1;
+  KVTiles near[kAhead];
+  for (int i = 0; i < kAhead && begin + i * kKeyTile <= highest; i++) {
+    near[i] = locate(a, begin + i * kKeyTile, highest);
+    prefetch(a, near[i]);
   }
 
   Queries queries;
@@ -123,23 +138,19 @@ static void attend_rows(const Attention& a, int row0, int rows, int split0, int 
     first[r] = first_key(a, last[r]);
     state[r] = {-__builtin_inff(), 0.0f};
   }
-  for (int split = split0; split < split1; split++) {
-    RowState here[kRows];
-    F sums[kRows];
-    for (int r = 0; r < rows; r++) here[r] = {-__builtin_inff(), 0.0f}, sums[r] = zero();
-    for (int i = 0; i < rows * d; i += kLanes) store(acc + i, zero());
-    const int end = split * kSplit + kSplit <= highest + 1 ? split * kSplit + kSplit : highest + 1;
-    int start = split * kSplit;
-    if (start + kKeyTile <= lowest) start = lowest / kKeyTile * kKeyTile;
-    if (start >= end) continue;
-    tiles_at(start, tiles);
-    for (; start < end; start += kKeyTile) {
-      // The next tile comes in while this one is worked on, of the next split too; after the last there is none.
-      tiles_at(start + kKeyTile <= highest ? start + kKeyTile : start, next);
-      tile_step(a, rows, queries, start, first, last, tiles, next, here, sums, acc);
-      for (int i = 0; i < 2; i++) tiles[i] = next[i];
+  RowState here[kRows];
+  F sums[kRows];
+  for (int start = begin, i = 0; start < end; start += kKeyTile, i = (i + 1) % kAhead) {
+    if (start == begin || start % kSplit == 0) {  // a split begins
+      for (int r = 0; r < rows; r++) here[r] = {-__builtin_inff(), 0.0f}, sums[r] = zero();
+      for (int c = 0; c < rows * d; c += kLanes) store(acc + c, zero());
     }
-    for (int r = 0; r < rows; r++) {
+    const KVTiles tiles = near[i];
+    // Beyond the last tile there is nothing to ask for: what is there already is asked for again.
+    if (start + kAhead * kKeyTile <= highest) near[i] = locate(a, start + kAhead * kKeyTile, highest);
+    tile_step(a, rows, queries, start, first, last, tiles, near[i], here, sums, acc);
+    if (start + kKeyTile < end && (start + kKeyTile) % kSplit != 0) continue;
+    for (int r = 0; r < rows; r++) {  // it ends
       here[r].sum = reduce_add(sums[r]);
       merge(state[r], total + r * d, here[r], acc + r * d, d);
     }

@@ -25,22 +25,23 @@ size_t KVPool::lay_out(int group) {
   std::vector<int> layers(shape_.group_sizes[group], -1);
   for (size_t layer = 0; layer < shape_.layer_group.size(); layer++)
     if (shape_.layer_group[layer] == group) layers[shape_.layer_index[layer]] = int(layer);
-  const auto each_plane = [&](auto&& visit) {
-    for (int layer : layers)
-      for (int i = 0; i < (layer < 0 ? 0 : 2 * shape_.num_kv_heads); i++)
-        visit(planes_[size_t(layer) * shape_.num_kv_heads * 2 + i],
-              i % 2 == 0 ? shape_.key_codecs[layer] : shape_.value_codecs[layer]);
-  };
   const size_t tiles = shape_.block_size / kTileTokens;
   size_t end = 0;
-  each_plane([&](KVPlane& plane, KVCodec codec) {
-    plane = {codec, end, 0, code_bytes(codec, shape_.head_dim), scale_bytes(codec, shape_.head_dim)};
-    end += tiles * plane.code_tile;
-  });
-  each_plane([&](KVPlane& plane, KVCodec) {
-    plane.scales = end;
-    end += tiles * plane.scale_tile;
-  });
+  for (int layer : layers) {
+    if (layer < 0) continue;
+    for (int head = 0; head < shape_.num_kv_heads; head++) {
+      KVPlane* const pair = &planes_[(size_t(layer) * shape_.num_kv_heads + head) * 2];
+      for (int i = 0; i < 2; i++) {
+        const KVCodec codec = i == 0 ? shape_.key_codecs[layer] : shape_.value_codecs[layer];
+        pair[i] = {codec, end, 0, code_bytes(codec, shape_.head_dim), scale_bytes(codec, shape_.head_dim)};
+        end += tiles * pair[i].code_tile;
+      }
+      for (int i = 0; i < 2; i++) {
+        pair[i].scales = end;
+        end += tiles * pair[i].scale_tile;
+      }
+    }
+  }
   return end;
 }
 

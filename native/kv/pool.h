@@ -1,16 +1,15 @@
 // The KV pool: one mapping, block-major, so that a block's bytes for all layers of its group are contiguous.
 //
 //   block b                               at b * block_bytes
-//     codes: layer 0 of the group, layer 1, ...
+//     layer 0 of the group, layer 1, ...
 //       KV head 0, 1, ...
-//         keys    [block_size / 16] tiles of [head_dim / 2][16][2]
-//         values  [block_size / 16] tiles of [8][head_dim][2]
-//     scales: layer 0, layer 1, ...
-//       KV head 0, 1, ...
-//         keys, values  [block_size / 16] tiles of [16] fp16, or of [head_dim / 32][scale, minimum][16]
+//         codes   of keys    [block_size / 16] tiles of [head_dim / 2][16][2]
+//                 of values  [block_size / 16] tiles of [8][head_dim][2]
+//         scales  of keys, of values  [block_size / 16] tiles of [16] fp16, or of [head_dim / 32][scale, minimum][16]
 //     padding to 64 bytes
 //
-// An element of a tile is 2 bytes, 1, or, in 4 bits, half of one: dimensions j and j + 16 of 32 share a byte.
+// An element of a tile is 2 bytes, 1, or, in 4 bits, half of one: dimensions j and j + 16 of 32 share a byte. The scales
+// follow the codes of their head: attention reads both, and a region of scales of its own cost it a tenth more time.
 // Block 0 is the null block: zero, never written; copying from it zeroes.
 #pragma once
 #include <cstddef>

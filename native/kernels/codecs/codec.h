@@ -126,11 +126,13 @@ static inline __attribute__((always_inline)) void value_columns(Input input, int
       w[j] = tiles.codes[i] + column;
       ahead[j] = next.codes[i] + column;
     }
-    accumulate<4 / Codec::kPairBytes>(
+    accumulate<1>(
         acc, kTileTokens / 2,
         [&](int kp, int j) { return Codec::pairs(w[j] + kp * step, Codec::template part_of<NV>(c, j)); },
         [&](int kp, int r, int j) { return input(r, c, j) + i * kTileTokens + 2 * kp; },
-        [&](int kp, int j) { __builtin_prefetch(ahead[j] + kp * step, 0, 2); });
+        [&](int kp, int j) {
+          if (j * kLanes % Codec::kLineColumns == 0) __builtin_prefetch(ahead[j] + kp * step, 0, 2);
+        });
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++)
@@ -154,6 +156,7 @@ static inline __attribute__((always_inline)) void value_all(Input input, int hea
 template <int PAIR_BYTES>
 struct OneToAnElement {
   static constexpr int kPairBytes = PAIR_BYTES, kParts = 1;
+  static constexpr int kLineColumns = 64 / PAIR_BYTES;  // columns whose pairs fill a cache line
   static size_t row_bytes(int head_dim) { return size_t(head_dim) * kPairBytes; }
   static size_t column_byte(int column) { return size_t(column) * kPairBytes; }
   template <int NV>

@@ -41,10 +41,11 @@ struct Fp8 : OneToAnElement<2> {
     alignas(64) float y[kMaxHeadDim];
     const uint16_t scale = round_half(tame(x, head_dim, kMostHalf * kMost, y) / kMost);
     ((uint16_t*)scales)[slot] = scale;
+    // A scale of zero leaves nothing to multiply: all codes are 0, not even a sign stays.
     const float inverse = scale == 0 ? 0.0f : 1.0f / half_to_float(scale);
     for (int i = 0; i < head_dim; i++) {
       const float v = y[i] * inverse;
-      codes[i] = round_fp8(v < -kMost ? -kMost : v > kMost ? kMost : v);
+      codes[i] = scale == 0 ? 0 : round_fp8(v < -kMost ? -kMost : v > kMost ? kMost : v);
     }
   }
   static void append_key(const float* x, int head_dim, uint8_t* codes, uint8_t* scales, int slot) {

@@ -6,7 +6,7 @@
 
 struct Int4 {
   using Sum = I;
-  static constexpr int kPairBytes = 2, kParts = 2;
+  static constexpr int kPairBytes = 2, kParts = 2, kLineColumns = 64;
   static constexpr int kGroupScales = 2 * kTileTokens * sizeof(uint16_t);  // bytes of one group's scales and minima
   static constexpr int kHalf = kInt4Group / 2;
   static I zero_sum() { return zero_ints(); }
@@ -95,7 +95,7 @@ struct Int4 {
         most = max(most, load(group + i));
       }
       const float low = 0.0f - reduce_max(sub(zero(), least));  // never -0
-      const uint16_t minimum = round_half(low), scale = round_half((reduce_max(most) - low) / 15.0f);
+      const uint16_t minimum = round_half(low), scale = round_half((reduce_max(most) + 0.0f - low) / 15.0f);
       uint16_t* place = (uint16_t*)(scales + g * kGroupScales) + slot;
       place[0] = scale;
       place[kTileTokens] = minimum;

@@ -2,11 +2,10 @@
 
 ::
 
-    codes    layer 0 of the block's group, layer 1, ...
-               KV head 0, 1, ...
-                 keys    block_size / 16 key tiles
-                 values  block_size / 16 value tiles
-    scales   the same order: scale tiles of the keys, then of the values
+    layer 0 of the block's group, layer 1, ...
+      KV head 0, 1, ...
+        codes   of the keys: block_size / 16 key tiles; of the values: as many value tiles
+        scales  of the keys: block_size / 16 scale tiles; of the values: as many
 
 The pool rounds this up to its alignment with zeros. A token that nobody has written is zero in every format.
 """
@@ -32,12 +31,12 @@ class Plane(NamedTuple):
     codec: Codec
 
 
-def planes(formats: Sequence[KVFormat], num_kv_heads: int) -> Iterator[Plane]:
-    """Every plane of a block in the order they lie in it; ``formats`` are those of the group's layers."""
+def planes(formats: Sequence[KVFormat], num_kv_heads: int) -> Iterator[tuple[Plane, Plane]]:
+    """The keys and the values of every layer and head of a block, in their order; ``formats`` are the layers'."""
     for layer, kv_format in enumerate(formats):
         for head in range(num_kv_heads):
-            yield Plane(layer, head, True, CODECS[kv_format.key])
-            yield Plane(layer, head, False, CODECS[kv_format.value])
+            keys, values = CODECS[kv_format.key], CODECS[kv_format.value]
+            yield Plane(layer, head, True, keys), Plane(layer, head, False, values)
 
 
 def write_block(formats: Sequence[KVFormat], keys: Floats, values: Floats) -> tiles.Bytes:
@@ -45,32 +44,40 @@ def write_block(formats: Sequence[KVFormat], keys: Floats, values: Floats) -> ti
 
     ``formats`` are those of the layers, block_size a multiple of 16 and head_dim of every codec's step.
     """
-    codes, scales = [], []
-    for plane in planes(formats, keys.shape[1]):
-        codec, where = plane.codec, (plane.layer, plane.head)
-        prepared = codec.prepare_key(keys[where]) if plane.is_key else codec.prepare_value(values[where])
-        pack = tiles.pack_keys if plane.is_key else tiles.pack_values
-        encoded = codec.encode(prepared)
-        for start in range(0, len(prepared), tiles.TOKENS):
-            tile = slice(start, start + tiles.TOKENS)
-            codes.append(pack(codec, encoded.codes[tile]))
-            scales.append(tiles.pack_scales(encoded.scales[tile]))
-    return np.concatenate([*codes, *scales])
+    parts: list[tiles.Bytes] = []
+    for of_keys, of_values in planes(formats, keys.shape[1]):
+        key_codes, key_scales = _write(of_keys, of_keys.codec.prepare_key(keys[of_keys.layer, of_keys.head]))
+        value_codes, value_scales = _write(
+            of_values, of_values.codec.prepare_value(values[of_keys.layer, of_keys.head])
+        )
+        parts += key_codes + value_codes + key_scales + value_scales
+    return np.concatenate(parts)
 
 
 def read_block(
     block: tiles.Bytes, formats: Sequence[KVFormat], num_kv_heads: int, head_dim: int, block_size: int
 ) -> Iterator[tuple[Plane, Encoded]]:
     """Every plane of a block's bytes with its ``codes [block_size, head_dim]`` and ``scales [block_size, S]``."""
-    order = list(planes(formats, num_kv_heads))
-    at_codes = 0
-    at_scales = sum(plane.codec.code_bytes(head_dim) * block_size for plane in order)
-    for plane in order:
-        codec = plane.codec
-        code_end = at_codes + codec.code_bytes(head_dim) * block_size
-        scale_end = at_scales + codec.scale_bytes(head_dim) * block_size
-        yield plane, _read(plane, block[at_codes:code_end], block[at_scales:scale_end], block_size // tiles.TOKENS)
-        at_codes, at_scales = code_end, scale_end
+    place = 0
+    for pair in planes(formats, num_kv_heads):
+        parts = []
+        for count in (
+            *(plane.codec.code_bytes(head_dim) for plane in pair),
+            *(plane.codec.scale_bytes(head_dim) for plane in pair),
+        ):
+            parts.append(block[place : place + count * block_size])
+            place += count * block_size
+        for plane, codes, scales in zip(pair, parts[:2], parts[2:], strict=True):
+            yield plane, _read(plane, codes, scales, block_size // tiles.TOKENS)
+
+
+def _write(plane: Plane, vectors: Floats) -> tuple[list[tiles.Bytes], list[tiles.Bytes]]:
+    """The tiles of codes and of scales of prepared vectors ``[block_size, head_dim]``."""
+    pack = tiles.pack_keys if plane.is_key else tiles.pack_values
+    encoded = plane.codec.encode(vectors)
+    each = [slice(start, start + tiles.TOKENS) for start in range(0, len(vectors), tiles.TOKENS)]
+    codes = [pack(plane.codec, encoded.codes[tile]) for tile in each]
+    return codes, [tiles.pack_scales(encoded.scales[tile]) for tile in each]
 
 
 def _read(plane: Plane, codes: tiles.Bytes, scales: tiles.Bytes, num_tiles: int) -> Encoded:
