@@ -11,11 +11,18 @@ from exactness_lab import Ask, Lab, Run, small_lab
 from octavo import _native
 from octavo.kv.windows import blocks_held
 
-SHAPES = ["windowed", "hybrid", "soft-capped, two rotary bases"]
-KV_DTYPES = ["bf16"]
+CASES = [
+    ("windowed", "bf16"),
+    ("hybrid", "bf16"),
+    ("soft-capped, two rotary bases", "bf16"),
+    ("windowed", "int8"),
+    ("hybrid", "fp8"),
+    ("biased, one layer unrotated", "int4"),
+    ("biased, one layer unrotated", "int4-full"),
+]
 
 
-@pytest.fixture(params=[(shape, kv_dtype) for shape in SHAPES for kv_dtype in KV_DTYPES], ids="-".join)
+@pytest.fixture(params=CASES, ids=", ".join)
 def lab(request: pytest.FixtureRequest) -> Lab:
     shape, kv_dtype = request.param
     return small_lab(shape, _native.supported_isas()[0], kv_dtype)
