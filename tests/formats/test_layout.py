@@ -32,29 +32,28 @@ def test_a_block_holds_what_each_codec_makes_of_keys_and_values(kv_format, block
         assert np.array_equal(scales, wanted.scales)
 
 
-def test_planes_lie_by_layer_then_head_then_keys_and_values_and_all_scales_follow_all_codes():
+TILES = (slice(0, 16), slice(16, 32))
+
+
+def test_planes_lie_by_layer_then_head_codes_before_scales_and_keys_before_values():
     formats = (KVFormat("int8", "int4"), KVFormat("bf16", "fp8"))
     keys, values = random(2, 2, 2, 32, 32)
-    found = []
-    at = {"codes": 0, "scales": 2 * 32 * (32 + 16 + 64 + 32)}
+    found, place = [], 0
     block = write_block(formats, keys, values)
     for layer, kv_format in enumerate(formats):
         for head in range(2):
-            for name, x, pack in (
-                (kv_format.key, keys[layer, head], tiles.pack_keys),
-                (kv_format.value, values[layer, head], tiles.pack_values),
-            ):
-                codes, scales = CODECS[name].encode(x)
-                for tile in (slice(0, 16), slice(16, 32)):
-                    for region, part in (
-                        ("codes", pack(CODECS[name], codes[tile])),
-                        ("scales", tiles.pack_scales(scales[tile])),
-                    ):
-                        found.append(np.array_equal(block[at[region] : at[region] + part.size], part))
-                        at[region] += part.size
+            key, value = CODECS[kv_format.key], CODECS[kv_format.value]
+            key_codes, key_scales = key.encode(keys[layer, head])
+            value_codes, value_scales = value.encode(values[layer, head])
+            parts = [tiles.pack_keys(key, key_codes[tile]) for tile in TILES]
+            parts += [tiles.pack_values(value, value_codes[tile]) for tile in TILES]
+            parts += [tiles.pack_scales(scales[tile]) for scales in (key_scales, value_scales) for tile in TILES]
+            for part in parts:
+                found.append(np.array_equal(block[place : place + part.size], part))
+                place += part.size
     assert all(found)
     assert len(found) == 32
-    assert at["scales"] == block.size
+    assert place == block.size
 
 
 @pytest.mark.parametrize("kv_format", PAIRS, ids=str)

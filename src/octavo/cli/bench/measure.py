@@ -47,6 +47,6 @@ def seconds_per_step(llm: LLM, prompts: list[list[int]], tokens: int) -> float:
 
 
 def engine_in_words(llm: LLM | Assembly) -> str:
-    """What a figure means nothing without, for people: model, instruction set, threads. No paths."""
+    """What a figure means nothing without, for people: model, instruction set, threads, KV format. No paths."""
     name = llm.summary.model.rstrip("/").rsplit("/", 1)[-1]
-    return f"{name}, {llm.summary.isa}, {llm.summary.threads} threads"
+    return f"{name}, {llm.summary.isa}, {llm.summary.threads} threads, {llm.summary.kv_dtype} KV"
