@@ -118,8 +118,8 @@ constexpr int kAhead = 2;  // key tiles that are asked for before they are used;
 static void attend_rows(const Attention& a, int row0, int rows, int split0, int split1, RowState* state, float* total) {
   const int d = a.head_dim, lowest = first_key(a, a.first_position + row0 / a.group);
   const int highest = a.first_position + (row0 + rows - 1) / a.group;  // rows ascend in position
-  // Key tiles from the first one that a row sees; each is asked for kAhead tiles before it is used, the first ones while
-  // the queries are gathered. `near` are those asked for.
+  // Key tiles from the first one that a row sees; each is asked for kAhead tiles before it is used, the first ones
+  // while the queries are gathered. `near` are those asked for.
   const int begin = split0 * kSplit > lowest ? split0 * kSplit : lowest / kKeyTile * kKeyTile;
   const int end = split1 * kSplit <= highest ? split1 * kSplit : highest + 1;
   KVTiles near[kAhead];

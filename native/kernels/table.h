@@ -49,7 +49,7 @@ struct Attention {
   const int32_t* block_table;  // [ceil(seq_len / block_size)]
   size_t block_bytes;
   KVPlane keys, values;  // of this layer and head
-  int block_tiles;  // tiles in a block
+  int block_tiles;       // tiles in a block
   int head_dim;
   int group;           // query heads per KV head; row = token * group + head
   int first_position;  // of token 0

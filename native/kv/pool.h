@@ -8,8 +8,9 @@
 //         scales  of keys, of values  [block_size / 16] tiles of [16] fp16, or of [head_dim / 32][scale, minimum][16]
 //     padding to 64 bytes
 //
-// An element of a tile is 2 bytes, 1, or, in 4 bits, half of one: dimensions j and j + 16 of 32 share a byte. The scales
-// follow the codes of their head: attention reads both, and a region of scales of its own cost it a tenth more time.
+// An element of a tile is 2 bytes, 1, or, in 4 bits, half of one: dimensions j and j + 16 of 32 share a byte. The
+// scales follow the codes of their head: attention reads both, and a region of scales of its own cost it a tenth.
+//
 // Block 0 is the null block: zero, never written; copying from it zeroes.
 #pragma once
 #include <cstddef>

@@ -12,7 +12,6 @@ from octavo.formats.kv_format import KV_DTYPES
 from octavo.model.source import resolve_model
 from octavo.model.weights import load_model
 
-
 QUANTISED = [
     ("mha", "int8"),
     ("windowed", "int8:fp8"),

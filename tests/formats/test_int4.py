@@ -38,9 +38,9 @@ def test_an_element_is_off_by_half_a_step_at_most_beside_what_float16_costs(x):
 
 @given(x=ROWS)
 def test_what_was_stored_is_stored_again_as_it_is_where_the_minimum_is_finer_than_the_steps(x):
+    x = np.clip(x, -60000, 60000)  # what a scale rounded up leads to is not cut off at float16's largest
     codes, groups, scale, _ = groups_of(x)
     assume(np.all(scale >= LEAST_NORMAL))
-    assume(np.all(np.abs(x) < 60000))  # what a scale rounded up leads to is not cut off at float16's largest
     assume(np.all(np.abs(groups.min(2, keepdims=True)) * 2.0**-11 < scale / 4))
     stored = int4.encode(x)
     again = int4.encode(int4.decode(*stored))
