@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -109,6 +110,8 @@ def test_what_is_damaged_is_no_evaluation(
 WRONG: list[Callable[[dict[str, Any]], Any]] = [
     lambda report: report["formats"].pop(),
     lambda report: report["formats"][0].update(contexts=[]),
+    lambda report: report["formats"][1].update(contexts=[]),
+    lambda report: report["formats"][1]["contexts"][0].update(context=1024),
     lambda report: report["formats"][1].update(layers=["bf16:bf16"]),
     lambda report: report["formats"][1]["contexts"][0].update(perplexity=0),
     lambda report: report["formats"][1]["contexts"][0].update(perplexity=float("nan")),
@@ -131,6 +134,16 @@ def test_a_sound_file_with_impossible_figures_is_no_evaluation(
 def test_a_folder_in_its_place_is_no_evaluation(cache: Path) -> None:
     PLACE.path.mkdir(parents=True)
     assert stored(PLACE) is None
+
+
+@pytest.mark.parametrize("target", ["pipe", "/dev/zero", "itself", "nothing"])
+def test_what_is_no_file_is_no_evaluation_and_is_not_waited_for(target: str, cache: Path) -> None:
+    PLACE.path.parent.mkdir(parents=True)
+    os.mkfifo(cache / "pipe")
+    PLACE.path.symlink_to({"pipe": cache / "pipe", "itself": PLACE.path}.get(target, Path(target)))
+    assert stored(PLACE) is None
+    store(PLACE, report_of(PLACE))
+    assert stored(PLACE) == report_of(PLACE)
 
 
 def test_a_cache_that_cannot_be_written_loses_the_evaluation_and_says_so(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import stat
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -79,8 +80,7 @@ def store(place: Place, report: Report) -> None:
 def stored(place: Place) -> Report | None:
     """The report that was kept there; ``None`` if there is none, it is damaged, or another version wrote it."""
     try:
-        with place.path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = _regular_file(place.path)
     except OSError:  # none was kept, or the cache cannot be read: either way there is no evaluation
         return None
     try:
@@ -88,6 +88,14 @@ def stored(place: Place) -> Report | None:
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         _log.warning("the evaluation %s is not used: %s", place.path, error)
         return None
+
+
+def _regular_file(path: Path) -> bytes:
+    """A little more than a record has, at most. A pipe or a device, which may never answer, is an OSError."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(f"{path} is no file")
+    with path.open("rb") as file:
+        return file.read(MAX_BYTES + 1)
 
 
 def _read(data: bytes, place: Place) -> Report:
@@ -102,8 +110,11 @@ def _read(data: bytes, place: Place) -> Report:
     if _canonical(content["place"]) != _canonical(asdict(place)):
         raise ValueError("it is of something else")
     report = Report.from_json(content["report"])
-    if len(report.formats) != 2 or not report.contexts or report.formats[1].layers != place.layers:
+    if len(report.formats) != 2 or report.formats[1].layers != place.layers:
         raise ValueError("it is not about this format")
+    lengths = [[quality.context for quality in each.contexts] for each in report.formats]
+    if not lengths[0] or lengths[0] != lengths[1]:
+        raise ValueError("its formats were evaluated at different lengths of context, or at none")
     return report
 
 
