@@ -83,7 +83,7 @@ def test_a_folder_or_an_impossible_name_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_character_cut_by_the_limit_is_not_taken_for_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(texts, "MAX_TEXT_BYTES", 3)
+    monkeypatch.setattr(texts, "MAX_TEXT_BYTES", 4)
     (tmp_path / "a.txt").write_bytes("aüü".encode())
-    with pytest.raises(ConfigError, match="larger than 3 bytes"):
+    with pytest.raises(ConfigError, match="larger than 4 bytes"):
         read_text(tmp_path / "a.txt")

@@ -47,13 +47,14 @@ def read_text(path: Path) -> Text:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_TEXT_BYTES + 1)
-        content = data[:MAX_TEXT_BYTES].decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"the text {str(path)!r} is not UTF-8 (byte {error.start:,}): give a plain text") from error
     except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
         raise ConfigError(f"cannot read the text {shown(str(path))}: {error}") from error
-    if len(data) > MAX_TEXT_BYTES:
+    if len(data) > MAX_TEXT_BYTES:  # said before decoding, for the end may lie within a character
         raise ConfigError(f"the text {str(path)!r} is larger than {MAX_TEXT_BYTES:,} bytes; give a part of it")
+    try:
+        content = data.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the text {str(path)!r} is not UTF-8 (byte {error.start:,}): give a plain text") from error
     return Text(path.name, content)
 
 
