@@ -63,6 +63,7 @@ OUT_OF_RANGE = [
     ("kv_8bit_layers", 3),
     ("kv_8bit_layers", "0"),
     ("kv_8bit_layers", {0}),
+    ("kv_8bit_layers", b"01"),
     ("kv_quality_gate", "no"),
     ("kv_quality_gate", 1),
     ("threads", 0),

@@ -203,7 +203,7 @@ def _check_kv_dtype(value: object) -> None:
 
 
 def _layers(name: str, value: object) -> tuple[int, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
+    if isinstance(value, (str, bytes, bytearray, memoryview)) or not isinstance(value, Sequence):
         raise ConfigError(f"{name} must be a list of layers, counted from 0; got {shown(value)}")
     for layer in value:
         _check_int(f"a layer in {name}", layer, 0, 2**14)
