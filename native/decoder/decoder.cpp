@@ -266,24 +266,35 @@ void Decoder::plan_attention(const Batch& batch) {
     cost += size_t(shape_.num_kv_heads) * ceil_div(rows_of(s), kRowTile) * splits_of(s);
   const int share = int(std::max<size_t>(1, cost / (size_t(threads_.size()) * kUnitsPerThread)));
 
+  const int kv_heads = shape_.num_kv_heads;
   int partials = 0;
-  for (int s = 0; s < batch.num_seqs; s++)
-    for (int head = 0; head < shape_.num_kv_heads; head++) {
-      const int rows = rows_of(s), splits = splits_of(s);
+  for (int s = 0; s < batch.num_seqs; s++) {
+    const int rows = rows_of(s), splits = splits_of(s);
+    // Heads that lie side by side are read in one go where one tile holds all rows: longer runs of memory come faster.
+    // Half as many units do: they are of one size.
+    const int most = rows <= kRowTile ? std::min(kHeadsTogether, kv_heads) : 1;
+    const int together = std::clamp(splits <= share ? 2 * share / splits : share, 1, most);
+    for (int head = 0; head < kv_heads; head += together) {
+      const int heads = std::min(together, kv_heads - head);
       if (splits <= share) {  // several row tiles to a unit, as long as they are cheap
         const int step = std::clamp(share / splits, 1, 8) * kRowTile;
         for (int row = 0; row < rows; row += step)
-          units_.push_back({s, head, row, std::min(step, rows - row), 0, splits, -1});
+          units_.push_back({s, head, heads, row, std::min(step, rows - row), 0, splits, -1, 0});
         continue;
       }
+      const int step = share / heads;
       for (int row = 0; row < rows; row += kRowTile) {
         const int count = std::min(kRowTile, rows - row);
-        for (int split = 0; split < splits; split += share)
-          units_.push_back({s, head, row, count, split, std::min(splits, split + share), partials + split});
-        merges_.push_back({s, head, row, count, splits, partials});
-        partials += splits;
+        for (int split = 0; split < splits; split += step)
+          units_.push_back(
+              {s, head, heads, row, count, split, std::min(splits, split + step), partials + split, splits});
+        for (int h = 0; h < heads; h++) {
+          merges_.push_back({s, head + h, row, count, splits, partials});
+          partials += splits;
+        }
       }
     }
+  }
   // A sequence with one token, whose KV head is one unit's business, needs no stage of its own to append it.
   append_with_attention_ =
       merges_.empty() && batch.num_tokens == batch.num_seqs && shape_.qk_norm != QkNorm::kFull && group <= kRowTile;
@@ -291,7 +302,7 @@ void Decoder::plan_attention(const Batch& batch) {
   partial_acc_.resize(size_t(partials) * kRowTile * shape_.head_dim);
 }
 
-Attention Decoder::view(const Pass& pass, int layer, int seq, int head) const {
+Attention Decoder::view(const Pass& pass, int layer, int seq, int head, int heads) const {
   const Batch& batch = *pass.batch;
   const KVShape& kv = pass.kv->shape();
   const int group = shape_.num_heads / shape_.num_kv_heads, start = batch.query_start_loc[seq];
@@ -305,6 +316,8 @@ Attention Decoder::view(const Pass& pass, int layer, int seq, int head) const {
       .block_bytes = pass.kv->block_bytes(),
       .keys = pass.kv->keys(layer, head),
       .values = pass.kv->values(layer, head),
+      .head_stride = heads > 1 ? pass.kv->keys(layer, head + 1).codes - pass.kv->keys(layer, head).codes : 0,
+      .heads = heads,
       .block_tiles = kv.block_size / kTileTokens,
       .head_dim = shape_.head_dim,
       .group = group,
@@ -325,22 +338,27 @@ void Decoder::run_attention(Pass& pass, int layer) {
 
   pass.run(units_.size(), [&](size_t i) {
     const AttentionUnit& unit = units_[i];
-    if (append_with_attention_) append(pass, layer, pass.batch->query_start_loc[unit.seq], unit.head);
-    const Attention attention = view(pass, layer, unit.seq, unit.head);
+    for (int h = 0; h < (append_with_attention_ ? unit.heads : 0); h++)
+      append(pass, layer, pass.batch->query_start_loc[unit.seq], unit.head + h);
+    const Attention attention = view(pass, layer, unit.seq, unit.head, unit.heads);
     if (unit.partial >= 0) {
       for (int split = unit.split0; split < unit.split1; split++) {
         const size_t slot = size_t(unit.partial + split - unit.split0) * kRowTile;
         kernels_.attend(attention, unit.row0, unit.rows, split, split + 1, &partial_states_[slot],
-                        &partial_acc_[slot * d]);
+                        &partial_acc_[slot * d], size_t(unit.head_partials) * kRowTile);
       }
       return;
     }
-    RowState states[kRowTile];
-    alignas(64) float acc[kRowTile * kMaxHeadDim];
+    RowState states[kHeadsTogether * kRowTile];
+    alignas(64) float acc[kHeadsTogether * kRowTile * kMaxHeadDim];
     for (int row = unit.row0; row < unit.row0 + unit.rows; row += kRowTile) {
       const int rows = std::min(kRowTile, unit.row0 + unit.rows - row);
-      kernels_.attend(attention, row, rows, 0, unit.split1, states, acc);
-      for (int r = 0; r < rows; r++) finish(unit.seq, unit.head, row + r, states[r], acc + r * d);
+      kernels_.attend(attention, row, rows, 0, unit.split1, states, acc, kRowTile);
+      for (int h = 0; h < unit.heads; h++)
+        for (int r = 0; r < rows; r++) {
+          const int at = h * kRowTile + r;
+          finish(unit.seq, unit.head + h, row + r, states[at], acc + size_t(at) * d);
+        }
     }
   });
   if (merges_.empty()) return;

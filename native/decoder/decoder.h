@@ -42,11 +42,12 @@ class Decoder {
   void logits_of(const int32_t* rows, int count, float* logits);
 
  private:
-  // A share of one layer's attention: rows [row0, row0 + rows) of one sequence and KV head over splits [split0,
-  // split1). With partial >= 0 every split's result is kept apart, from that index on, and merged in a later stage, so
-  // that the order of merging never depends on how the work was cut.
+  // A share of one layer's attention: rows [row0, row0 + rows) of one sequence and of `heads` KV heads over splits
+  // [split0, split1). With partial >= 0 every split's result is kept apart, from that index on and for the next head
+  // `head_partials` further, and merged in a later stage, so that the order of merging never depends on how the work
+  // was cut.
   struct AttentionUnit {
-    int seq, head, row0, rows, split0, split1, partial;
+    int seq, head, heads, row0, rows, split0, split1, partial, head_partials;
   };
   struct MergeUnit {
     int seq, head, row0, rows, splits, partial;
@@ -64,7 +65,7 @@ class Decoder {
   void run_logits(Pass& pass, const int32_t* rows, int count, float* logits);
   void norm_all_heads(int layer, int token);
   void append(const Pass& pass, int layer, int token, int head);
-  Attention view(const Pass& pass, int layer, int seq, int head) const;
+  Attention view(const Pass& pass, int layer, int seq, int head, int heads) const;
 
   DecoderShape shape_;
   const Kernels& kernels_;

@@ -115,7 +115,29 @@ static void finish(const RowState& state, const float* acc, int head_dim, uint16
 
 constexpr int kAhead = 2;  // key tiles that are asked for before they are used; more of them gained nothing
 
-static void attend_rows(const Attention& a, int row0, int rows, int split0, int split1, RowState* state, float* total) {
+// The same tile of KV head `head`, where `tiles` is that of head 0.
+static inline KVTiles of_head(const Attention& a, const KVTiles& tiles, int head) {
+  KVTiles shifted = tiles;
+  const size_t bytes = head * a.head_stride;
+  for (int i = 0; i < kTiles; i++) {
+    shifted.keys.codes[i] += bytes;
+    shifted.keys.scales[i] += bytes;
+    shifted.values.codes[i] += bytes;
+    shifted.values.scales[i] += bytes;
+  }
+  return shifted;
+}
+
+// What one KV head's query rows bring along and gather on the way through the keys.
+struct HeadRows {
+  Queries queries;
+  RowState here[kRows];  // since the split began
+  F sums[kRows];
+  alignas(64) float acc[kRows * kMaxHeadDim];
+};
+
+static void attend_rows(const Attention& a, int row0, int rows, int split0, int split1, RowState* state, float* total,
+                        size_t head_rows) {
   const int d = a.head_dim, lowest = first_key(a, a.first_position + row0 / a.group);
   const int highest = a.first_position + (row0 + rows - 1) / a.group;  // rows ascend in position
   // Key tiles from the first one that a row sees; each is asked for kAhead tiles before it is used, the first ones
@@ -125,39 +147,46 @@ static void attend_rows(const Attention& a, int row0, int rows, int split0, int 
   KVTiles near[kAhead];
   for (int i = 0; i < kAhead && begin + i * kKeyTile <= highest; i++) {
     near[i] = locate(a, begin + i * kKeyTile, highest);
-    prefetch(a, near[i]);
+    for (int h = 0; h < a.heads; h++) prefetch(a, of_head(a, near[i], h));
   }
 
-  Queries queries;
-  alignas(64) float acc[kRows * kMaxHeadDim];
+  HeadRows heads[kHeadsTogether];
   int first[kRows], last[kRows];
   for (int r = 0; r < rows; r++) {
-    const int token = (row0 + r) / a.group, head = (row0 + r) % a.group;
-    key_ops[int(a.keys.codec)].prepare(a.q + token * a.ldq + size_t(head) * d, r, d, queries);
+    const int token = (row0 + r) / a.group, query_head = (row0 + r) % a.group;
     last[r] = a.first_position + token;
     first[r] = first_key(a, last[r]);
-    state[r] = {-__builtin_inff(), 0.0f};
-  }
-  RowState here[kRows];
-  F sums[kRows];
-  for (int start = begin, i = 0; start < end; start += kKeyTile, i = (i + 1) % kAhead) {
-    if (start == begin || start % kSplit == 0) {  // a split begins
-      for (int r = 0; r < rows; r++) here[r] = {-__builtin_inff(), 0.0f}, sums[r] = zero();
-      for (int c = 0; c < rows * d; c += kLanes) store(acc + c, zero());
+    for (int h = 0; h < a.heads; h++) {
+      const uint16_t* q = a.q + token * a.ldq + size_t(h * a.group + query_head) * d;
+      key_ops[int(a.keys.codec)].prepare(q, r, d, heads[h].queries);
+      state[h * head_rows + r] = {-__builtin_inff(), 0.0f};
     }
+  }
+  for (int start = begin, i = 0; start < end; start += kKeyTile, i = (i + 1) % kAhead) {
     const KVTiles tiles = near[i];
     // Beyond the last tile there is nothing to ask for: what is there already is asked for again.
     if (start + kAhead * kKeyTile <= highest) near[i] = locate(a, start + kAhead * kKeyTile, highest);
-    tile_step(a, rows, queries, start, first, last, tiles, near[i], here, sums, acc);
-    if (start + kKeyTile < end && (start + kKeyTile) % kSplit != 0) continue;
-    for (int r = 0; r < rows; r++) {  // it ends
-      here[r].sum = reduce_add(sums[r]);
-      merge(state[r], total + r * d, here[r], acc + r * d, d);
+    const bool begins = start == begin || start % kSplit == 0;
+    const bool ends = start + kKeyTile >= end || (start + kKeyTile) % kSplit == 0;
+    for (int h = 0; h < a.heads; h++) {
+      HeadRows& head = heads[h];
+      if (begins) {
+        for (int r = 0; r < rows; r++) head.here[r] = {-__builtin_inff(), 0.0f}, head.sums[r] = zero();
+        for (int c = 0; c < rows * d; c += kLanes) store(head.acc + c, zero());
+      }
+      tile_step(a, rows, head.queries, start, first, last, of_head(a, tiles, h), of_head(a, near[i], h), head.here,
+                head.sums, head.acc);
+      for (int r = 0; r < (ends ? rows : 0); r++) {
+        head.here[r].sum = reduce_add(head.sums[r]);
+        merge(state[h * head_rows + r], total + (h * head_rows + r) * d, head.here[r], head.acc + r * d, d);
+      }
     }
   }
 }
 
-static void attend(const Attention& a, int row0, int rows, int split0, int split1, RowState* state, float* acc) {
+static void attend(const Attention& a, int row0, int rows, int split0, int split1, RowState* state, float* acc,
+                   size_t head_rows) {
   for (int r = 0; r < rows; r += kRows)
-    attend_rows(a, row0 + r, rows - r < kRows ? rows - r : kRows, split0, split1, state + r, acc + r * a.head_dim);
+    attend_rows(a, row0 + r, rows - r < kRows ? rows - r : kRows, split0, split1, state + r, acc + r * a.head_dim,
+                head_rows);
 }

@@ -14,7 +14,8 @@ constexpr int kTileTokens = 16;  // tokens in one K or V tile of a block
 constexpr int kKeyTile = 64;     // keys per step of the attention recurrence, aligned to position 0
 constexpr int kSplit = 256;      // keys after which the recurrence starts afresh, aligned to position 0
 constexpr int kMaxHeadDim = 512;
-constexpr int kInt4Group = 32;  // elements of a 4-bit vector that share a scale and a minimum
+constexpr int kHeadsTogether = 4;  // KV heads that attention takes through the blocks together, at most
+constexpr int kInt4Group = 32;     // elements of a 4-bit vector that share a scale and a minimum
 
 // y[row, :] = x[row, :] . w^T + bias
 struct Gemm {
@@ -41,15 +42,17 @@ struct RowState {
   float max, sum;
 };
 
-// The keys and values of one sequence, one layer and one KV head, and the queries that look at them.
+// The keys and values of one sequence, one layer and a few KV heads side by side, and the queries that look at them.
 struct Attention {
   const uint16_t* q;  // bf16 [tokens, ldq] of this sequence, already at the first head of the group
   size_t ldq;
   const uint8_t* pool;         // block b starts at pool + b * block_bytes
   const int32_t* block_table;  // [ceil(seq_len / block_size)]
   size_t block_bytes;
-  KVPlane keys, values;  // of this layer and head
-  int block_tiles;       // tiles in a block
+  KVPlane keys, values;  // of this layer and the first head
+  size_t head_stride;    // bytes from there to the next head's
+  int heads;
+  int block_tiles;  // tiles in a block
   int head_dim;
   int group;           // query heads per KV head; row = token * group + head
   int first_position;  // of token 0
@@ -88,9 +91,11 @@ struct Kernels {
   void (*append_key)(KVCodec, const float* x, int head_dim, uint8_t* codes, uint8_t* scales, int slot);
   void (*append_value)(KVCodec, const float* x, int head_dim, uint8_t* codes, uint8_t* scales, int slot);
 
-  // Splits [split0, split1) of rows [row0, row0 + rows), rows <= 6, merged left to right into state and
-  // acc [rows, head_dim]. A row that sees none of these keys ends with max = -inf.
-  void (*attend)(const Attention&, int row0, int rows, int split0, int split1, RowState* state, float* acc);
+  // Splits [split0, split1) of rows [row0, row0 + rows), rows <= 6, of each head, merged left to right into state and
+  // acc [.., head_dim]: those of the next head lie head_rows rows further on. A row that sees none of these keys ends
+  // with max = -inf.
+  void (*attend)(const Attention&, int row0, int rows, int split0, int split1, RowState* state, float* acc,
+                 size_t head_rows);
   // Fold (state, acc) of the next splits into the total so far; both [head_dim].
   void (*merge)(RowState& total, float* total_acc, const RowState& next, const float* next_acc, int head_dim);
   // out = bf16(acc / sum).

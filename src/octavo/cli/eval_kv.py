@@ -42,7 +42,7 @@ def eval_kv(
         ),
     ] = None,
     tokens: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Most tokens of text for each length of context.")
+        int, typer.Option(metavar="N", min=1, help="Most tokens of text for each length of context; one window at least.")
     ] = 12288,
     kv_8bit_layers: KV8BitLayers = None,
     json_file: Annotated[
@@ -129,7 +129,7 @@ def _evaluate(
         )
     with byte_progress(f"loading {name}") as report_bytes:
         loaded = load_model(source, threads=threads, isa=isa, progress=report_bytes)
-    with token_progress(f"evaluating {', '.join(evaluation.formats)}") as report_tokens:
+    with token_progress(f"evaluating {', '.join(evaluation.formats)}, all together") as report_tokens:
         return evaluation.run(loaded, report_tokens), evaluation
 
 
@@ -181,7 +181,7 @@ def _in_words(report: Report, evaluation: Evaluation) -> str:
     for name, layers in evaluation.formats.items():
         kept = [index for index, layer in enumerate(layers) if str(layer) != name]
         if kept:
-            lines.append(f"{name} has 8 bits in layers {', '.join(map(str, kept))}.")
+            lines.append(f"{name} has 8 bits in layer{'s' if len(kept) > 1 else ''} {', '.join(map(str, kept))}.")
         if any(layer.is_gated for layer in layers):
             lines.append(f"{name} {verdict(report.only(name), evaluation.source.spec)}.")
     return "\n".join(lines)

@@ -126,7 +126,8 @@ class _Answer:
 
     def _found(self) -> str:
         plan, windows = self.plan, [layer.window for layer in self.spec.layers if layer.window is not None]
-        window = f", {len(windows)} of them with a window of {max(windows):,}" if windows else ""
+        which = "all" if len(windows) == self.spec.num_layers else f"{len(windows)}"
+        window = f", {which} of them with a window of {max(windows):,}" if windows else ""
         solved = "Everything was given, and fits" if plan.solved == "nothing" else f"Solved for {_WORDS[plan.solved]}"
         return (
             f"{self.name}: {self.spec.num_layers} layers{window}; {plan.weight_bytes:,} bytes of weights in bf16, "

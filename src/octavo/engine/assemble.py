@@ -65,7 +65,8 @@ class StartupSummary:
     def _kv_format(self) -> str:
         if not self.kv_8bit_layers:
             return self.kv_dtype
-        return f"{self.kv_dtype} (8 bits in layers {', '.join(map(str, self.kv_8bit_layers))})"
+        layers = "layers" if len(self.kv_8bit_layers) > 1 else "layer"
+        return f"{self.kv_dtype} (8 bits in {layers} {', '.join(map(str, self.kv_8bit_layers))})"
 
 
 class Assembly:

@@ -218,13 +218,13 @@ class _Question:
     def _refusal(self, context: int, concurrency: int) -> str:
         """By how much it does not fit, and what would."""
         needed = self.bytes_needed(context, concurrency)
-        load = f"{_sequences(concurrency)} of {context:,} tokens in {self.config.kv_format}"
+        load = f"{_number(concurrency, 'sequence')} of {_number(context, 'token')} in {self.config.kv_format}"
         if self._num_blocks(context, concurrency) > MAX_BLOCKS:
             return f"{load} take more than the {MAX_BLOCKS:,} blocks that a KV pool can have; raise block_size"
         beside = self._bytes_beside_kv(concurrency)
         missing = needed - self.memory
         taken = f"weights and the process take {beside:,} bytes, {load} {needed - beside:,} bytes of KV cache"
-        would = [f"memory of {needed:,} bytes", *self._alternatives(context, concurrency)]
+        would = [f"memory of {needed:,} bytes ({_no_less(needed)})", *self._alternatives(context, concurrency)]
         return f"{missing:,} bytes too few in {self.memory:,}: {taken}. What would fit: {'; '.join(would)}"
 
     def _alternatives(self, context: int, concurrency: int) -> list[str]:
@@ -233,7 +233,7 @@ class _Question:
         longest, most = self.longest_context(concurrency), self.most_sequences(context)
         return [
             *([f"kv_dtype {' or '.join(formats)}"] if formats else []),
-            *([f"a context of {longest:,} tokens"] if longest else []),
+            *([f"a context of {_number(longest, 'token')}"] if longest else []),
             *([f"a concurrency of {most:,}"] if most else []),
         ]
 
@@ -261,5 +261,12 @@ def _checked_concurrency(config: EngineConfig, concurrency: object) -> int:
     return concurrency
 
 
-def _sequences(count: int) -> str:
-    return f"{count:,} sequence{'s' if count != 1 else ''}"
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' if count != 1 else ''}"
+
+
+def _no_less(size: int) -> str:
+    """``"16.09GiB"``, as it can be given for ``memory``: rounded up, so that it is enough."""
+    if size < 2**30:
+        return f"{-(-size * 10 // 2**20) / 10:.1f}MiB"
+    return f"{-(-size * 100 // 2**30) / 100:.2f}GiB"
