@@ -12,6 +12,7 @@ from typing import Any
 
 from octavo.errors import ConfigError, shown
 from octavo.formats.kv_format import KVFormat, parse_kv_dtype
+from octavo.formats.tiles import TILE_TOKENS
 
 _UNITS = {
     "": 1,
@@ -29,9 +30,6 @@ MAX_BYTES = 2**63 - 1
 _TOKEN_UNITS = {"": 1, "k": 2**10, "m": 2**20}
 _TOKENS = re.compile(r"\s*([0-9]{1,12})\s*([kKmM]?)\s*")
 _SIZE = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([a-zA-Z]*)\s*")
-
-TILE_TOKENS = 16
-"""Tokens in one K or V tile of the native layout; a block holds a whole number of tiles."""
 
 
 def parse_bytes(size: int | str) -> int:

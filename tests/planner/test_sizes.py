@@ -48,7 +48,7 @@ def test_bytes_per_block_are_the_native_pools(name: str) -> None:
     spec = spec_of(name)
     pools = 0
     for key, value in itertools.product(CODECS, repeat=2):
-        if spec.head_dim % KVFormat(key, value).head_dim_step:
+        if not KVFormat(key, value).suits(spec.head_dim):
             continue
         for kept, block_size in itertools.product((None, (0,), (0, spec.num_layers - 1)), (16, 48, 128)):
             config = EngineConfig(kv_dtype=f"{key}:{value}", kv_8bit_layers=kept, block_size=block_size)

@@ -156,7 +156,7 @@ class Lab:
         namespace = Namespace(
             weights_digest=self._digest,
             spec_digest=self.spec.digest(),
-            kv_formats=tuple(map(str, formats)),
+            kv_formats=tuple(layer.codecs for layer in formats),
             block_size=block_size,
             layout_version=_native.LAYOUT_VERSION,
             numerics_id=model.isa,

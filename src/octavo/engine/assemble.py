@@ -210,7 +210,7 @@ def _namespace(loaded: LoadedModel, config: EngineConfig) -> Namespace:
     return Namespace(
         weights_digest=loaded.weights_digest,
         spec_digest=loaded.spec.digest(),
-        kv_formats=tuple(f"{layer.key}:{layer.value}" for layer in kv_formats(loaded.spec, config)),
+        kv_formats=tuple(layer.codecs for layer in kv_formats(loaded.spec, config)),
         block_size=config.block_size,
         layout_version=_native.LAYOUT_VERSION,
         numerics_id=f"{loaded.model.isa}:{_native.SOURCE_HASH}",

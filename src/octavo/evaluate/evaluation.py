@@ -105,7 +105,7 @@ class Evaluation:
         formats = tuple(
             FormatReport(
                 kv_dtype=name,
-                layers=tuple(f"{layer.key}:{layer.value}" for layer in layers),
+                layers=tuple(layer.codecs for layer in layers),
                 bytes_per_token=bytes_per_token(spec, layers),
                 contexts=tuple(contexts[lane] for contexts in found),
             )
@@ -195,7 +195,7 @@ def _formats(
     spec: ModelSpec, names: Sequence[str] | None, kv_8bit_layers: Sequence[int] | None
 ) -> dict[str, tuple[KVFormat, ...]]:
     if names is None:
-        names = [name for name, known in KV_DTYPES.items() if spec.head_dim % known.head_dim_step == 0]
+        names = [name for name, known in KV_DTYPES.items() if known.suits(spec.head_dim)]
     elif isinstance(names, str) or not names:
         raise ConfigError(f"formats must be a list of KV formats, one at least; got {shown(names)}")
     formats = {}

@@ -50,7 +50,7 @@ class Place:
         return cls(
             weights_digest=loaded.weights_digest.hex(),
             spec_digest=spec.digest().hex(),
-            layers=tuple(f"{layer.key}:{layer.value}" for layer in layers),
+            layers=tuple(layer.codecs for layer in layers),
             layout_version=_native.LAYOUT_VERSION,
             numerics_id=f"{loaded.model.isa}:{_native.SOURCE_HASH}",
         )

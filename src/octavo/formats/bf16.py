@@ -9,13 +9,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from octavo.formats.codec import Codes, Encoded, Floats, Scales
+from octavo.formats.codec import Codes, Encoded, Floats, Scales, as_is
 
 NAME = "bf16"
 HEAD_DIM_STEP = 16
 """A head_dim must be a multiple of this."""
 BITS = 16
 CODE_TYPE = np.uint16
+prepare_key = as_is
 LARGEST = np.float32(3.3895314e38)
 """The largest finite bfloat16."""
 
@@ -28,11 +29,6 @@ def code_bytes(head_dim: int) -> int:
 def scale_bytes(head_dim: int) -> int:
     """Bytes of one vector's scales: it has none."""
     return 0
-
-
-def prepare_key(x: Floats) -> Floats:
-    """Keys as they are."""
-    return x
 
 
 def prepare_value(x: Floats) -> Floats:

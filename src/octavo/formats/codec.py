@@ -28,6 +28,12 @@ class Codec(Protocol):
     The codes and the scales of a vector are stored apart: a block has a region for each (:mod:`octavo.formats.layout`).
     What is in the KV pool is ``encode(prepare_key(k))`` and ``encode(prepare_value(v))``: the native core computes in
     float32 and in the same order, and agrees bit for bit. No function changes what it is given.
+
+    Attributes:
+        NAME: what users and the native core call it.
+        HEAD_DIM_STEP: a head_dim must be a multiple of this.
+        BITS: of a code, as it is stored.
+        CODE_TYPE: of ``codes``; codes of 4 bits have a byte each until they are in a tile.
     """
 
     NAME: str
@@ -35,9 +41,31 @@ class Codec(Protocol):
     BITS: int
     CODE_TYPE: type[np.integer[Any]]
 
-    def code_bytes(self, head_dim: int) -> int: ...
-    def scale_bytes(self, head_dim: int) -> int: ...
-    def prepare_key(self, x: Floats) -> Floats: ...
-    def prepare_value(self, x: Floats) -> Floats: ...
-    def encode(self, x: Floats) -> Encoded: ...
-    def decode(self, codes: Codes, scales: Scales) -> Floats: ...
+    def code_bytes(self, head_dim: int) -> int:
+        """Bytes of one vector's codes."""
+        ...
+
+    def scale_bytes(self, head_dim: int) -> int:
+        """Bytes of what one vector has beside its codes; 0 if that is nothing."""
+        ...
+
+    def prepare_key(self, x: Floats) -> Floats:
+        """What is encoded in place of keys ``x [n, head_dim]`` float32. Queries must meet them as they are then."""
+        ...
+
+    def prepare_value(self, x: Floats) -> Floats:
+        """What is encoded in place of values ``x [n, head_dim]`` float32; encoded, it is finite."""
+        ...
+
+    def encode(self, x: Floats) -> Encoded:
+        """``x [n, head_dim]`` float32 written down, each vector by itself. Zeros give zero bytes."""
+        ...
+
+    def decode(self, codes: Codes, scales: Scales) -> Floats:
+        """What is read from there, float32 ``[n, head_dim]``."""
+        ...
+
+
+def as_is(x: Floats) -> Floats:
+    """Keys, or values, that nothing is done to before they are encoded."""
+    return x

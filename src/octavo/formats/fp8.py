@@ -9,14 +9,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from octavo.formats.codec import Codes, Encoded, Floats, Scales
-from octavo.formats.vector_scale import scaled
+from octavo.formats.codec import Codes, Encoded, Floats, Scales, as_is
+from octavo.formats.scales import scaled
 
 NAME = "fp8"
 HEAD_DIM_STEP = 16
 """A head_dim must be a multiple of this."""
 BITS = 8
 CODE_TYPE = np.uint8
+prepare_key = prepare_value = as_is
 
 
 def code_bytes(head_dim: int) -> int:
@@ -27,16 +28,6 @@ def code_bytes(head_dim: int) -> int:
 def scale_bytes(head_dim: int) -> int:
     """Bytes of one vector's scale."""
     return 2
-
-
-def prepare_key(x: Floats) -> Floats:
-    """Keys as they are."""
-    return x
-
-
-def prepare_value(x: Floats) -> Floats:
-    """Values as they are."""
-    return x
 
 
 def encode(x: Floats) -> Encoded:

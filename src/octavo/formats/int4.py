@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.formats.codec import Codes, Encoded, Floats, Scales
+from octavo.formats.codec import Codes, Encoded, Floats, Scales, as_is
 from octavo.formats.hadamard import hadamard
-from octavo.formats.vector_scale import inverse
+from octavo.formats.scales import LARGEST_FLOAT16, inverse
 
 NAME = "int4"
 GROUP = 32
@@ -24,8 +24,7 @@ HEAD_DIM_STEP = GROUP
 """A head_dim must be a multiple of this."""
 BITS = 4
 CODE_TYPE = np.uint8
-LARGEST = np.float32(65504)
-"""The largest finite float16, in which minima are stored."""
+prepare_value = as_is
 
 
 def code_bytes(head_dim: int) -> int:
@@ -43,18 +42,14 @@ def prepare_key(x: Floats) -> Floats:
     return hadamard(x)
 
 
-def prepare_value(x: Floats) -> Floats:
-    """Values as they are."""
-    return x
-
-
 def encode(x: Floats) -> Encoded:
     """Codes and scales ``[n, 2 * head_dim / 32]`` of ``x [n, head_dim]``: scale and minimum of each group in turn.
 
     NaN counts as 0, and what is beyond plus and minus 65504 as that. A zero has no sign here, or the minimum of a group
     with zeros of both signs would depend on the order they are compared in. A scale that rounds to 0 gives codes 0.
     """
-    x = np.clip(np.where(np.isnan(x), np.float32(0), x), -LARGEST, LARGEST) + np.float32(0)
+    most = np.float32(LARGEST_FLOAT16)  # minima are stored in float16
+    x = np.clip(np.where(np.isnan(x), np.float32(0), x), -most, most) + np.float32(0)
     n, head_dim = x.shape
     groups = x.reshape(n, head_dim // GROUP, GROUP)
     least = groups.min(axis=2, keepdims=True)

@@ -21,12 +21,21 @@ class KVFormat:
 
     def __str__(self) -> str:
         """The name it has, else ``"key:value"``."""
-        return next((name for name, known in KV_DTYPES.items() if known == self), f"{self.key}:{self.value}")
+        return next((name for name, known in KV_DTYPES.items() if known == self), self.codecs)
+
+    @property
+    def codecs(self) -> str:
+        """``"key:value"``: what is written down for good, for it names the codecs and nothing that may be renamed."""
+        return f"{self.key}:{self.value}"
 
     @property
     def head_dim_step(self) -> int:
         """A head_dim must be a multiple of this."""
-        return max(CODECS[self.key].HEAD_DIM_STEP, CODECS[self.value].HEAD_DIM_STEP)
+        return max(codec.HEAD_DIM_STEP for codec in self._codecs)
+
+    def suits(self, head_dim: int) -> bool:
+        """Whether vectors of so many elements can be written down in it."""
+        return head_dim % self.head_dim_step == 0
 
     @property
     def is_gated(self) -> bool:

@@ -68,14 +68,14 @@ def read_block(
             parts.append(block[place : place + count * block_size])
             place += count * block_size
         for plane, codes, scales in zip(pair, parts[:2], parts[2:], strict=True):
-            yield plane, _read(plane, codes, scales, block_size // tiles.TOKENS)
+            yield plane, _read(plane, codes, scales, block_size // tiles.TILE_TOKENS)
 
 
 def _write(plane: Plane, vectors: Floats) -> tuple[list[tiles.Bytes], list[tiles.Bytes]]:
     """The tiles of codes and of scales of prepared vectors ``[block_size, head_dim]``."""
     pack = tiles.pack_keys if plane.is_key else tiles.pack_values
     encoded = plane.codec.encode(vectors)
-    each = [slice(start, start + tiles.TOKENS) for start in range(0, len(vectors), tiles.TOKENS)]
+    each = [slice(start, start + tiles.TILE_TOKENS) for start in range(0, len(vectors), tiles.TILE_TOKENS)]
     codes = [pack(plane.codec, encoded.codes[tile]) for tile in each]
     return codes, [tiles.pack_scales(encoded.scales[tile]) for tile in each]
 

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from octavo.formats.codec import Codec, Codes, Scales
 
-TOKENS = 16
+TILE_TOKENS = 16
+"""A block holds a whole number of tiles."""
 _HALF = 16
 """Dimensions j and j + 16 share a byte in 4 bits."""
 
@@ -26,24 +27,25 @@ Bytes = npt.NDArray[np.uint8]
 
 def pack_keys(codec: Codec, codes: Codes) -> Bytes:
     """The bytes of a key tile from ``codes [16, head_dim]``."""
-    return _bytes(_elements(codec, codes).reshape(TOKENS, -1, 2).transpose(1, 0, 2))
+    return _bytes(_elements(codec, codes).reshape(TILE_TOKENS, -1, 2).transpose(1, 0, 2))
 
 
 def unpack_keys(codec: Codec, tile: Bytes) -> Codes:
     """``codes [16, head_dim]`` of a key tile."""
-    return _codes(codec, tile.view(codec.CODE_TYPE).reshape(-1, TOKENS, 2).transpose(1, 0, 2).reshape(TOKENS, -1))
+    elements = tile.view(codec.CODE_TYPE).reshape(-1, TILE_TOKENS, 2)
+    return _codes(codec, elements.transpose(1, 0, 2).reshape(TILE_TOKENS, -1))
 
 
 def pack_values(codec: Codec, codes: Codes) -> Bytes:
     """The bytes of a value tile from ``codes [16, head_dim]``."""
     elements = _elements(codec, codes)
-    return _bytes(elements.reshape(TOKENS // 2, 2, -1).transpose(0, 2, 1))
+    return _bytes(elements.reshape(TILE_TOKENS // 2, 2, -1).transpose(0, 2, 1))
 
 
 def unpack_values(codec: Codec, tile: Bytes) -> Codes:
     """``codes [16, head_dim]`` of a value tile."""
-    elements = tile.view(codec.CODE_TYPE).reshape(TOKENS // 2, -1, 2)
-    return _codes(codec, elements.transpose(0, 2, 1).reshape(TOKENS, -1))
+    elements = tile.view(codec.CODE_TYPE).reshape(TILE_TOKENS // 2, -1, 2)
+    return _codes(codec, elements.transpose(0, 2, 1).reshape(TILE_TOKENS, -1))
 
 
 def pack_scales(scales: Scales) -> Bytes:
@@ -53,7 +55,7 @@ def pack_scales(scales: Scales) -> Bytes:
 
 def unpack_scales(tile: Bytes) -> Scales:
     """``scales [16, S]`` of a scale tile."""
-    return np.ascontiguousarray(tile.view(np.float16).reshape(tile.size // (2 * TOKENS), TOKENS).T)
+    return np.ascontiguousarray(tile.view(np.float16).reshape(tile.size // (2 * TILE_TOKENS), TILE_TOKENS).T)
 
 
 def _bytes(array: npt.NDArray[np.generic]) -> Bytes:
@@ -63,12 +65,12 @@ def _bytes(array: npt.NDArray[np.generic]) -> Bytes:
 def _elements(codec: Codec, codes: Codes) -> Codes:
     if codec.BITS > 4:
         return codes
-    low, high = np.moveaxis(codes.reshape(TOKENS, -1, 2, _HALF), 2, 0)
-    return (low | high << 4).reshape(TOKENS, -1)
+    low, high = np.moveaxis(codes.reshape(TILE_TOKENS, -1, 2, _HALF), 2, 0)
+    return (low | high << 4).reshape(TILE_TOKENS, -1)
 
 
 def _codes(codec: Codec, elements: Codes) -> Codes:
     if codec.BITS > 4:
         return elements
-    shared = elements.reshape(TOKENS, -1, 1, _HALF)
-    return np.concatenate([shared & 15, shared >> 4], axis=2).reshape(TOKENS, -1)
+    shared = elements.reshape(TILE_TOKENS, -1, 1, _HALF)
+    return np.concatenate([shared & 15, shared >> 4], axis=2).reshape(TILE_TOKENS, -1)

@@ -104,9 +104,8 @@ def _answered(
 
 def _costs(spec: ModelSpec, config: EngineConfig) -> FormatRow:
     row = FormatRow(config.kv_dtype, needs_evaluation=config.kv_format.is_gated)
-    step = config.kv_format.head_dim_step
-    if spec.head_dim % step:
-        return replace(row, refusal=f"needs a head_dim that is a multiple of {step}")
+    if not config.kv_format.suits(spec.head_dim):
+        return replace(row, refusal=f"needs a head_dim that is a multiple of {config.kv_format.head_dim_step}")
     formats = kv_formats(spec, config)
     return replace(
         row,

@@ -21,7 +21,7 @@ def kv_formats(spec: ModelSpec, config: EngineConfig) -> tuple[KVFormat, ...]:
         ConfigError: this model's head_dim does not fit the format, or it has no such layer.
     """
     kv_format = config.kv_format
-    if spec.head_dim % kv_format.head_dim_step:
+    if not kv_format.suits(spec.head_dim):
         raise ConfigError(
             f"kv_dtype {str(kv_format)!r} needs a head_dim that is a multiple of {kv_format.head_dim_step}; this "
             f"model's is {spec.head_dim}. Use int8 or fp8"

@@ -185,7 +185,7 @@ class _Question:
         return [
             replace(self, config=replace(self.config, kv_dtype=name))
             for name, kv_format in KV_DTYPES.items()
-            if self.spec.head_dim % kv_format.head_dim_step == 0
+            if kv_format.suits(self.spec.head_dim)
         ]
 
     def bytes_needed(self, context: int, concurrency: int) -> int:
