@@ -88,7 +88,7 @@ def _pairs(given: list[object]) -> list[tuple[object, object]]:
 
 
 def test_with_nothing_given_it_plans_for_the_memory_that_is_free(plan: Run, tiny_model: Path) -> None:
-    from octavo.engine.memory import free_memory
+    from octavo.planner import free_memory
 
     before = free_memory()
     found = json.loads(plan(tiny_model, "--json"))["plan"]
@@ -139,6 +139,12 @@ def test_layers_with_a_window_are_counted_by_it(plan: Run, tmp_path: Path) -> No
     shown = plan(tmp_path, "--memory", "8GiB", "--context", "32k")
     assert "26 layers, 22 of them with a window of 512" in shown
     assert "MQA: 4 heads share the keys and values of 1." in shown
+
+    windowed = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 4096}
+    of_llama = {"attention_bias", "mlp_bias", "pretraining_tp", "rope_scaling"}
+    mistral = {key: value for key, value in REAL["Llama-3.1-8B"].items() if key not in of_llama} | windowed
+    (tmp_path / "config.json").write_text(json.dumps(mistral))
+    assert "32 layers, all of them with a window of 4,096" in plan(tmp_path, "--memory", "24GiB", "--context", "32k")
 
 
 def test_a_gguf_file_is_planned_by_its_header(plan: Run, smollm2_gguf: Path) -> None:

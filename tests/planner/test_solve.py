@@ -147,6 +147,15 @@ def test_weights_that_do_not_fit_leave_one_way_out() -> None:
     assert "context of" not in str(no.value) and "concurrency of" not in str(no.value)
 
 
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("asked", [{}, {"context": 100}, {"context": 100, "concurrency": 3}])
+def test_the_memory_that_would_fit_can_be_given_as_it_is_said(spec: str, asked: dict[str, Any]) -> None:
+    with pytest.raises(CapacityError) as refused:
+        solve(SPECS[spec], memory="1MiB", **asked)
+    [said] = re.findall(r"What would fit: memory of [\d,]+ bytes \(([\d.]+[MG]iB)\)", str(refused.value))
+    assert 0 <= solve(SPECS[spec], memory=said, **asked).spare_bytes < GIB / 50
+
+
 def test_a_pool_of_more_blocks_than_an_id_can_name_is_refused() -> None:
     long = spec_from_hf_config(REAL["Llama-3.1-8B"] | {"max_position_embeddings": 2**24, "rope_scaling": None})
     layers = tuple(replace(layer, window=2**24 + number % 8) for number, layer in enumerate(long.layers))

@@ -171,9 +171,10 @@ class _Chat:
     def _stats(self) -> str:
         stats = self._llm.stats()
         share = stats.num_cached_tokens / stats.num_prompt_tokens if stats.num_prompt_tokens else 0.0
+        replies = "1 reply" if stats.num_requests == 1 else f"{stats.num_requests:,} replies"
         return (
             f"{self._llm.summary}\n"
-            f"{stats.num_requests:,} {'reply' if stats.num_requests == 1 else 'replies'}; {stats.num_prompt_tokens:,} prompt tokens, of which "
+            f"{replies}; {stats.num_prompt_tokens:,} prompt tokens, of which "
             f"{stats.num_cached_tokens:,} reused ({share:.0%}); {stats.num_generated_tokens:,} tokens generated; "
             f"{stats.num_preemptions:,} preemptions"
         )

@@ -11,7 +11,7 @@ import typer
 
 from octavo.cli.bench.pictures import draw_quality, place_for_picture
 from octavo.cli.options import Debug, Isa, KV8BitLayers, ModelArgument, Threads
-from octavo.errors import CapacityError, ConfigError
+from octavo.errors import ConfigError
 
 if TYPE_CHECKING:
     from octavo.evaluate.evaluation import Evaluation
@@ -42,7 +42,8 @@ def eval_kv(
         ),
     ] = None,
     tokens: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Most tokens of text for each length of context; one window at least.")
+        int,
+        typer.Option(metavar="N", min=1, help="Most tokens of text for each length of context; one window at least."),
     ] = 12288,
     kv_8bit_layers: KV8BitLayers = None,
     json_file: Annotated[
@@ -105,7 +106,6 @@ def _evaluate(
 ) -> tuple[Report, Evaluation]:
     from octavo.cli.progress import byte_progress, token_progress
     from octavo.config import parse_tokens
-    from octavo.engine.memory import free_memory
     from octavo.evaluate.evaluation import prepare
     from octavo.model.source import DEFAULT_MODEL, resolve_model
     from octavo.model.weights import choose_isa, load_model
@@ -122,11 +122,6 @@ def _evaluate(
         max_tokens=tokens,
         kv_8bit_layers=kv_8bit_layers,
     )
-    if evaluation.nbytes > (free := free_memory()):
-        raise CapacityError(
-            f"this needs {evaluation.nbytes:,} bytes for weights, KV caches of all formats at once, and logits; "
-            f"{free:,} bytes are free. Give fewer --formats or shorter --contexts"
-        )
     with byte_progress(f"loading {name}") as report_bytes:
         loaded = load_model(source, threads=threads, isa=isa, progress=report_bytes)
     with token_progress(f"evaluating {', '.join(evaluation.formats)}, all together") as report_tokens:

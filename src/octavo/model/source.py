@@ -108,7 +108,9 @@ def _from_file(path: Path, name: str) -> ModelSource:
     with path.open("rb") as file:
         magic = file.read(4)
     if magic != b"GGUF":
-        raise ModelNotFoundError(f"{path} is not a GGUF file; for safetensors, or a config.json, name the folder that holds them")
+        raise ModelNotFoundError(
+            f"{path} is not a GGUF file; for safetensors, or a config.json, name the folder that holds them"
+        )
     return GgufSource(path, name)
 
 
