@@ -69,9 +69,11 @@ def test_a_format_that_the_head_dim_does_not_fit_is_left_out_of_all(
         (["--formats", "int4"], ["head_dim", "16"]),
         (["--formats", "int8", "--kv-8bit-layers", "7"], ["layer 7", "0 to 1"]),
         (["--isa", "foo"], ["'foo'", "generic"]),
+        (["--threads", "0"], ["threads", "1 to 256"]),
         (["--json", "no-such-folder/quality.json"], ["cannot write", "--json"]),
         (["--json", "."], ["cannot write", "--json"]),
-        (["--picture", "quality.jpg"], [".png"]),
+        (["--picture", "quality.jpg"], [".png", "--picture"]),
+        (["--picture", "no-such-folder/quality.png"], ["cannot write", "--picture"]),
         (["--text", "no-such-file"], ["cannot read the text", "no-such-file"]),
     ],
 )
@@ -98,6 +100,6 @@ def test_tokens_must_be_a_number_from_1(assert_one_line_error_in_process):
 def test_memory_that_is_not_there_is_one_line_with_both_sizes(
     tiny_model, text, monkeypatch, assert_one_line_error_in_process
 ):
-    monkeypatch.setattr("octavo.engine.memory.free_memory", lambda: 1000)
+    monkeypatch.setattr("octavo.evaluate.evaluation.free_memory", lambda: 1000)
     arguments = ["eval-kv", str(tiny_model), "--text", str(text), "--contexts", "64"]
-    assert_one_line_error_in_process(arguments, 1, "1,000 bytes are free", "--formats")
+    assert_one_line_error_in_process(arguments, 1, "1,000 bytes are free", "fewer formats")

@@ -13,9 +13,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from octavo.errors import ConfigError
+from octavo.errors import CapacityError, ConfigError
 from octavo.evaluate import Report, Text, default_text, evaluate
-from octavo.evaluate.evaluation import Evaluation, prepare
+from octavo.evaluate.evaluation import DEFAULT_CONTEXTS, DEFAULT_MAX_TOKENS, Evaluation, prepare
 from octavo.evaluate.lane import Lane, lane_bytes
 from octavo.evaluate.measure import Measurement, rows_at_once
 from octavo.formats.kv_format import KV_DTYPES, KVFormat
@@ -178,7 +178,13 @@ def test_rows_of_logits_stay_few_where_the_vocabulary_is_large() -> None:
         ({"contexts": [8]}, "a whole number from 16 to 1024"),
         ({"contexts": [1025]}, "a whole number from 16 to 1024"),
         ({"contexts": ["512"]}, "a whole number from 16 to 1024"),
+        ({"formats": 8}, "formats must be a list of KV formats"),
+        ({"formats": iter(["int8"])}, "formats must be a list of KV formats"),
         ({"contexts": []}, "contexts must be a list"),
+        ({"contexts": iter([512])}, "contexts must be a list"),
+        ({"contexts": 512.0}, "contexts must be a list"),
+        ({"contexts": b"AB"}, "contexts must be a list"),
+        ({"text": "a page"}, "text must be a Text, as read_text makes one"),
         ({"max_tokens": 0}, "max_tokens must be a whole number from 1"),
         ({"kv_8bit_layers": [2]}, "layers 0 to 1"),
         ({"text": Text("mine", "too short")}, r"'mine' has \d tokens, too few for a context of 512 tokens"),
@@ -189,7 +195,13 @@ def test_what_cannot_be_evaluated_is_refused(settings: dict[str, Any], message: 
         prepare(resolve_model(small_model), **{"text": PAGES, **settings})
 
 
-def test_a_format_that_the_head_dim_does_not_fit_is_refused_by_name_and_left_out_otherwise(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [{"threads": 0}, {"threads": 2**40}, {"threads": "2"}, {"isa": "foo"}])
+def test_what_no_engine_starts_with_is_refused_before_the_model_is_looked_for(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        evaluate("no-such-model", **settings)
+
+
+def test_a_format_that_the_head_dim_does_not_suit_is_refused_when_it_is_named(tmp_path: Path) -> None:
     from random_models import random_model
     from transformers import LlamaConfig
 
@@ -199,9 +211,18 @@ def test_a_format_that_the_head_dim_does_not_fit_is_refused_by_name_and_left_out
     source = resolve_model(tmp_path)
     with pytest.raises(ConfigError, match="head_dim"):
         prepare(source, ["int4"])
-    with pytest.raises(Exception, match="tokenizer"):
-        prepare(source)
 
 
-def test_the_default_text_is_long_enough_for_the_longest_default(small_model: Path) -> None:
-    assert len(default_text().content) > 8 * 12_288
+def test_the_default_text_is_long_enough_for_the_defaults() -> None:
+    """Also at ten characters a token, twice what English has."""
+    assert len(default_text().content) > 10 * max(DEFAULT_MAX_TOKENS, *DEFAULT_CONTEXTS)
+
+
+def test_what_this_machine_has_no_memory_for_is_refused_before_weights_are_read(
+    small_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = prepare(resolve_model(small_model), text=PAGES, contexts=[64]).nbytes
+    monkeypatch.setattr("octavo.evaluate.evaluation.free_memory", lambda: needed - 1)
+    monkeypatch.setattr("octavo.evaluate.evaluation.load_model", lambda *_, **__: pytest.fail("weights were read"))
+    with pytest.raises(CapacityError, match=f"takes {needed:,} bytes.* {needed - 1:,} bytes are free"):
+        evaluate(small_model, text=PAGES, contexts=[64])

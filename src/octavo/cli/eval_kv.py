@@ -67,7 +67,7 @@ def eval_kv(
     """
     from octavo.evaluate.text import default_text, read_text
 
-    drawing = None if picture is None else place_for_picture(picture, str(picture))
+    drawing = None if picture is None else place_for_picture(picture, str(picture), option="--picture")
     if json_file is not None:
         _check_place(json_file)
     report, evaluation = _evaluate(
@@ -106,11 +106,11 @@ def _evaluate(
 ) -> tuple[Report, Evaluation]:
     from octavo.cli.progress import byte_progress, token_progress
     from octavo.config import parse_tokens
-    from octavo.evaluate.evaluation import prepare
+    from octavo.evaluate.evaluation import check_start, prepare
     from octavo.model.source import DEFAULT_MODEL, resolve_model
-    from octavo.model.weights import choose_isa, load_model
+    from octavo.model.weights import load_model
 
-    choose_isa(isa)
+    check_start(threads=threads, isa=isa)
     name = DEFAULT_MODEL if model is None else model
     with byte_progress(f"fetching {name}") as report_bytes:
         source = resolve_model(name, progress=report_bytes)

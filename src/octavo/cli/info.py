@@ -81,7 +81,7 @@ def _model(source: ModelSource) -> dict[str, Any]:
         "location": str(source.location),
         "architecture": spec.architecture,
         "num_parameters": spec.num_parameters,
-        "weight_bytes": 2 * spec.num_parameters,
+        "weight_bytes": spec.weight_bytes,
         "num_layers": spec.num_layers,
         "hidden_size": spec.hidden_size,
         "intermediate_size": spec.intermediate_size,
@@ -100,12 +100,10 @@ def _model(source: ModelSource) -> dict[str, Any]:
 
 def _kv_cache(spec: ModelSpec, config: EngineConfig) -> dict[str, Any]:
     """What an engine with this configuration would allocate if it started now, or why it would not start."""
-    from octavo.engine.memory import free_memory
     from octavo.errors import CapacityError
-    from octavo.planner import bytes_per_block, bytes_per_token, kv_formats, plan
+    from octavo.planner import bytes_per_block, bytes_per_token, free_memory, kv_formats, plan
 
     formats = kv_formats(spec, config)
-
     costs: dict[str, Any] = {
         "kv_dtype": str(config.kv_format),
         "bytes_per_token": bytes_per_token(spec, formats),
@@ -113,7 +111,7 @@ def _kv_cache(spec: ModelSpec, config: EngineConfig) -> dict[str, Any]:
         "bytes_per_block": bytes_per_block(spec, config.block_size, formats),
     }
     try:
-        planned = plan(spec, config, free_memory=max(free_memory() - 2 * spec.num_parameters, 0))
+        planned = plan(spec, config, free_memory=max(free_memory() - spec.weight_bytes, 0))
     except CapacityError as error:
         return costs | {"refused": str(error)}
     return costs | {
@@ -126,8 +124,8 @@ def _kv_cache(spec: ModelSpec, config: EngineConfig) -> dict[str, Any]:
 
 def _machine() -> dict[str, Any]:
     from octavo import _native
-    from octavo.engine.memory import free_memory
     from octavo.model.weights import choose_isa
+    from octavo.planner import free_memory
 
     return {
         "instruction_sets": _native.supported_isas(),

@@ -51,7 +51,7 @@ def plan(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Solve memory, context, concurrency and KV format for the one left out.
+    """Find memory, context, concurrency or KV format from the others.
 
     Reads the model's configuration alone: a folder with a config.json is enough, and of a hub id nothing else is
     fetched. Shows what every KV format costs and what fits with it, to the byte, with the flags that start an engine
@@ -60,9 +60,8 @@ def plan(
     """
     from octavo.cli.progress import byte_progress
     from octavo.config import EngineConfig
-    from octavo.engine.memory import free_memory
     from octavo.model.source import DEFAULT_MODEL, resolve_spec
-    from octavo.planner import compare, head_sharing, solve
+    from octavo.planner import compare, free_memory, head_sharing, solve
 
     here = free_memory() if memory is None and (context is None or concurrency is None) else None
     question: dict[str, Any] = {

@@ -11,7 +11,6 @@ from typing import Any
 from octavo import _native
 from octavo.config import EngineConfig
 from octavo.engine.engine import Engine
-from octavo.engine.memory import free_memory
 from octavo.errors import CapacityError, ModelError
 from octavo.evaluate.gate import check_kv_quality
 from octavo.kv.hashing import Namespace
@@ -19,7 +18,7 @@ from octavo.model.base import ModelSource
 from octavo.model.runner import ModelRunner
 from octavo.model.source import resolve_model
 from octavo.model.weights import LoadedModel, load_model
-from octavo.planner import MemoryPlan, kv_formats, plan
+from octavo.planner import MemoryPlan, free_memory, kv_formats, plan
 from octavo.text.chat import ChatTemplate, RenderedChat
 from octavo.text.loading import load_tokenizer
 from octavo.text.tokenizer import TemplateSource, Tokenizer
@@ -177,7 +176,7 @@ def assemble(
 
 def _check_weights_fit(source: ModelSource) -> None:
     """Said before they are read: the system would promise the memory and end the process when it runs out."""
-    needed, free = 2 * source.spec.num_parameters, free_memory()
+    needed, free = source.spec.weight_bytes, free_memory()
     if needed > free:
         raise ModelError(
             f"{source.name} has {needed:,} bytes of weights in bfloat16; {free:,} bytes of memory are free. "
@@ -213,5 +212,5 @@ def _namespace(loaded: LoadedModel, config: EngineConfig) -> Namespace:
         kv_formats=tuple(layer.codecs for layer in kv_formats(loaded.spec, config)),
         block_size=config.block_size,
         layout_version=_native.LAYOUT_VERSION,
-        numerics_id=f"{loaded.model.isa}:{_native.SOURCE_HASH}",
+        numerics_id=loaded.numerics_id,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from octavo.config import EngineConfig
-from octavo.errors import ConfigError, shown
+from octavo.errors import CapacityError, ConfigError, shown
 from octavo.evaluate.gate import is_sufficient
 from octavo.evaluate.lane import Lane, lane_bytes
 from octavo.evaluate.measure import Material, Measurement, Progress, rows_at_once
@@ -20,7 +20,7 @@ from octavo.model.base import ModelSource
 from octavo.model.source import resolve_model
 from octavo.model.spec import ModelSpec
 from octavo.model.weights import LoadedModel, choose_isa, load_model
-from octavo.planner import bytes_per_token, kv_formats
+from octavo.planner import bytes_per_token, free_memory, kv_formats
 from octavo.text.loading import load_tokenizer
 
 DEFAULT_CONTEXTS = (512, 2048, 8192)
@@ -55,10 +55,10 @@ def evaluate(
 
     Raises:
         ModelError: the model cannot be found or used.
-        ConfigError: as :func:`prepare`, or this machine lacks the instruction set.
-        CapacityError: this machine does not give the memory.
+        ConfigError: as :func:`prepare` and :func:`check_start`.
+        CapacityError: as :func:`prepare`, or this machine does not give the memory.
     """
-    choose_isa(isa)
+    check_start(threads=threads, isa=isa)
     evaluation = prepare(
         resolve_model(model),
         formats,
@@ -68,6 +68,16 @@ def evaluate(
         kv_8bit_layers=kv_8bit_layers,
     )
     return evaluation.run(load_model(evaluation.source, threads=threads, isa=isa), progress)
+
+
+def check_start(*, threads: int | None, isa: str | None) -> None:
+    """See that a model can be loaded like that, before anything is fetched or read.
+
+    Raises:
+        ConfigError: no engine has so many threads, or this machine lacks the instruction set.
+    """
+    EngineConfig(threads=threads)
+    choose_isa(isa)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +99,7 @@ class Evaluation:
         spec = self.source.spec
         # Twice for two buffers of logits, and twice that for bf16's probabilities in double precision.
         logits = 4 * 4 * rows_at_once(spec.vocab_size) * spec.vocab_size
-        return 2 * spec.num_parameters + sum(self._lane_bytes(layers) for layers in self.formats.values()) + logits
+        return spec.weight_bytes + sum(self._lane_bytes(layers) for layers in self.formats.values()) + logits
 
     def run(self, loaded: LoadedModel, progress: Progress | None = None) -> Report:
         """Measure, and remember what was found where that is enough for the gate.
@@ -161,12 +171,15 @@ def prepare(
         ModelError: the tokenizer cannot be read.
         ConfigError: there is no such format or it does not fit the model; a context is longer than the model's or than
             the text.
+        CapacityError: this machine has not the memory free.
     """
     spec = source.spec
     layers = _formats(spec, formats, kv_8bit_layers)
     lengths = _contexts(spec, contexts)
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
         raise ConfigError(f"max_tokens must be a whole number from 1; got {shown(max_tokens)}")
+    if text is not None and not isinstance(text, Text):
+        raise ConfigError(f"text must be a Text, as read_text makes one of a file; got {shown(text)}")
     text = default_text() if text is None else text
     tokenizer = load_tokenizer(source.tokenizer_source, source.name)
     windows = Windows(text, tokenizer)
@@ -185,7 +198,14 @@ def prepare(
             for number, window in enumerate(cut[:_MOST_HAYSTACKS])
         ]
         materials.append(Material(context, cut, [each for each in planted if each is not None]))
-    return Evaluation(source, text, layers, tuple(materials))
+    evaluation = Evaluation(source, text, layers, tuple(materials))
+    # Said before weights are read: the system would promise more than it has, and end the process when it is used.
+    if evaluation.nbytes > (free := free_memory()):
+        raise CapacityError(
+            f"this takes {evaluation.nbytes:,} bytes for weights, the KV pools of all formats at once, and logits; "
+            f"{free:,} bytes are free. Give fewer formats or shorter contexts"
+        )
+    return evaluation
 
 
 _BF16 = "bf16"
@@ -196,7 +216,7 @@ def _formats(
 ) -> dict[str, tuple[KVFormat, ...]]:
     if names is None:
         names = [name for name, known in KV_DTYPES.items() if known.suits(spec.head_dim)]
-    elif isinstance(names, str) or not names:
+    elif not _is_list(names):
         raise ConfigError(f"formats must be a list of KV formats, one at least; got {shown(names)}")
     formats = {}
     for name in [_BF16, *names]:
@@ -209,7 +229,7 @@ def _contexts(spec: ModelSpec, contexts: Sequence[int] | None) -> list[int]:
     longest = spec.max_position_embeddings
     if contexts is None:
         return [context for context in DEFAULT_CONTEXTS if context <= longest] or [longest]
-    if isinstance(contexts, (str, int)) or not contexts:
+    if not _is_list(contexts):
         raise ConfigError(f"contexts must be a list of numbers of tokens, one at least; got {shown(contexts)}")
     for context in contexts:
         if isinstance(context, bool) or not isinstance(context, int) or not MIN_CONTEXT <= context <= longest:
@@ -218,6 +238,11 @@ def _contexts(spec: ModelSpec, contexts: Sequence[int] | None) -> list[int]:
                 f"got {shown(context)}"
             )
     return sorted(set(contexts))
+
+
+def _is_list(value: object) -> bool:
+    """Whether it is a list, or the like, with something in it."""
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray)) and len(value) > 0
 
 
 def _say_nothing(done: int, total: int) -> None:

@@ -52,7 +52,7 @@ class Place:
             spec_digest=spec.digest().hex(),
             layers=tuple(layer.codecs for layer in layers),
             layout_version=_native.LAYOUT_VERSION,
-            numerics_id=f"{loaded.model.isa}:{_native.SOURCE_HASH}",
+            numerics_id=loaded.numerics_id,
         )
 
     @property

@@ -231,8 +231,13 @@ class ModelSpec:
 
     @property
     def num_parameters(self) -> int:
-        """Weights of all tensors, a tied embedding once; each takes two bytes in memory."""
+        """Weights of all tensors, a tied embedding once."""
         return sum(math.prod(shape) for shape in self.tensor_shapes().values())
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights in bfloat16, as they run."""
+        return 2 * self.num_parameters
 
     @property
     def kv_groups(self) -> tuple[tuple[int, ...], ...]:

@@ -24,6 +24,11 @@ class LoadedModel:
     model: _native.Model
     weights_digest: bytes
 
+    @property
+    def numerics_id(self) -> str:
+        """What computes it: the instruction set, and the hash of the native sources."""
+        return f"{self.model.isa}:{_native.SOURCE_HASH}"
+
 
 def load_model(
     source: ModelSource,
@@ -56,7 +61,7 @@ def load_model(
     if copy is None or not copy.exists():
         source.check()
     spec = source.spec.at_length(max_model_len or source.spec.max_position_embeddings)
-    model = empty_model(spec, isa, threads or _native.available_threads())
+    model = empty_model(spec, isa, _native.available_threads() if threads is None else threads)
     digest = copy.load(model.buffers()) if copy else None
     if digest is None:
         _fill(model, source, progress)
@@ -64,7 +69,7 @@ def load_model(
         if copy:
             copy.store(model.buffers(), digest)
     elif progress is not None:
-        total = 2 * source.spec.num_parameters
+        total = source.spec.weight_bytes
         progress(total, total)
     return LoadedModel(spec, model, digest)
 
@@ -126,16 +131,14 @@ def empty_model(spec: ModelSpec, isa: str, threads: int) -> _native.Model:
             threads=threads,
         )
     except MemoryError as error:
-        raise ModelError(
-            f"the weights take {2 * spec.num_parameters:,} bytes, more than this machine can give"
-        ) from error
+        raise ModelError(f"the weights take {spec.weight_bytes:,} bytes, more than this machine can give") from error
     except ValueError as error:
         raise UnsupportedModelError(f"the native core cannot run this model: {error}") from error
 
 
 def _fill(model: _native.Model, source: ModelSource, progress: Callable[[int, int], None] | None) -> None:
     pending = source.spec.tensor_shapes()
-    done, total = 0, 2 * source.spec.num_parameters
+    done, total = 0, source.spec.weight_bytes
     for slot, layer, bits in source.tensors():
         shape = pending.pop((slot, layer), None)
         if shape is None:

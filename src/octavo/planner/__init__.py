@@ -4,6 +4,7 @@
 """
 
 from octavo.planner.compare import FormatRow, HeadSharing, attention_kind, compare, head_sharing
+from octavo.planner.machine import free_memory
 from octavo.planner.pool import MAX_BLOCKS, MemoryPlan, plan
 from octavo.planner.sizes import BLOCK_ALIGNMENT, blocks_of_load, bytes_per_block, bytes_per_token, kv_formats
 from octavo.planner.solve import PROCESS_BYTES, Plan, solve
@@ -21,6 +22,7 @@ __all__ = [
     "bytes_per_block",
     "bytes_per_token",
     "compare",
+    "free_memory",
     "head_sharing",
     "kv_formats",
     "plan",

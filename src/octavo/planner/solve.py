@@ -159,7 +159,7 @@ class _Question:
             solved=solved,
             kv_8bit_layers=None if layers is None else tuple(layers),
             block_size=self.config.block_size,
-            weight_bytes=self.weight_bytes,
+            weight_bytes=self.spec.weight_bytes,
             process_bytes=self._process_bytes(concurrency),
             bytes_per_token=bytes_per_token(self.spec, formats),
             bytes_per_block=self._block_bytes,
@@ -192,10 +192,6 @@ class _Question:
         return self._bytes_beside_kv(concurrency) + self._num_blocks(context, concurrency) * self._block_bytes
 
     @property
-    def weight_bytes(self) -> int:
-        return 2 * self.spec.num_parameters
-
-    @property
     def _block_bytes(self) -> int:
         return bytes_per_block(self.spec, self.config.block_size, kv_formats(self.spec, self.config))
 
@@ -213,7 +209,7 @@ class _Question:
         return PROCESS_BYTES + 4 * concurrency * self.spec.vocab_size
 
     def _bytes_beside_kv(self, concurrency: int) -> int:
-        return self.weight_bytes + self._process_bytes(concurrency)
+        return self.spec.weight_bytes + self._process_bytes(concurrency)
 
     def _refusal(self, context: int, concurrency: int) -> str:
         """By how much it does not fit, and what would."""

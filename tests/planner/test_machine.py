@@ -1,15 +1,17 @@
+"""What memory is free: the least that the machine and the control groups around this process leave."""
+
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
 
-from octavo.engine import memory
+from octavo.planner import machine
 
 
 def test_free_memory_is_what_the_kernel_says_or_less() -> None:
     available = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable"))
-    assert 0 < memory.free_memory() <= int(available.split()[1]) * 1024 * 1.1
+    assert 0 < machine.free_memory() <= int(available.split()[1]) * 1024 * 1.1
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,7 @@ def test_every_control_group_around_the_process_counts(
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content + "\n")
     (tmp_path / "meminfo").write_text("")  # says nothing, so that the groups alone count
-    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(memory, "_MEMBERSHIP", tmp_path / "cgroup")
-    monkeypatch.setattr(memory, "_CGROUPS", tmp_path / "groups")
-    assert memory.free_memory() == min([2**63 - 1, *left])
+    monkeypatch.setattr(machine, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(machine, "_MEMBERSHIP", tmp_path / "cgroup")
+    monkeypatch.setattr(machine, "_CGROUPS", tmp_path / "groups")
+    assert machine.free_memory() == min([2**63 - 1, *left])
