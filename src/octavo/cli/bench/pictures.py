@@ -29,12 +29,13 @@ _WITHOUT, _WITH, _FAINT = "#c0392b", "#1f6f8b", "#7f8c8d"
 _INSTALL = "pip install matplotlib"
 
 
-def place_for_picture(given: Path | None, default: str) -> Path | None:
+def place_for_picture(given: Path | None, default: str, *, option: str = "--output") -> Path | None:
     """Where the picture will go, decided before anything is measured for it.
 
     Args:
         given: what the user asked for. ``None``: ``default`` in the current folder, or no picture and a line on
             stderr where matplotlib is missing.
+        option: the command's name for it.
 
     Raises:
         MissingPackageError: a picture was asked for by name and matplotlib is missing.
@@ -47,9 +48,9 @@ def place_for_picture(given: Path | None, default: str) -> Path | None:
         return None
     path = Path(default) if given is None else given
     if path.suffix.lower() != ".png":
-        raise ConfigError(f"a picture is a .png file; got --output {str(path)!r}")
+        raise ConfigError(f"a picture is a .png file; got {option} {str(path)!r}")
     if not _can_be_written(path):
-        raise ConfigError(f"cannot write {str(path)!r}: choose a file in a folder that is there with --output")
+        raise ConfigError(f"cannot write {str(path)!r}: choose a file in a folder that is there with {option}")
     return path
 
 
