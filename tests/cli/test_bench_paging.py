@@ -125,6 +125,12 @@ def test_shares_are_means_until_nobody_waits():
     assert (use.mean_running, use.most_running) == (2, 2)
 
 
+def test_sequences_that_end_in_the_step_that_admits_them_hold_nothing():
+    """As with prompts and replies of one token each."""
+    use = MemoryUse(20, [Held(0, 1, 0, 0, 0), Held(0, 0, 0, 0, 0)])
+    assert (use.real, use.real_of_reserved, use.free, use.most_running) == (0, 0, 1, 0)
+
+
 def test_a_load_is_mixed_fits_the_context_and_is_the_same_for_the_same_seed():
     requests = load.mixed_load(random.Random(7), 4000, 2048)
     assert requests == load.mixed_load(random.Random(7), 4000, 2048)

@@ -160,8 +160,11 @@ class MemoryUse:
 
     @property
     def real_of_reserved(self) -> float:
-        """The share of what sequences hold that holds real tokens."""
-        return self.real / (self.real + self.later + self.unused)
+        """The share of what sequences hold that holds real tokens; 0 where each ends in the step that admits it, and
+        nothing is ever held between two steps.
+        """
+        held = self.real + self.later + self.unused
+        return self.real / held if held else 0.0
 
     @property
     def mean_running(self) -> float:
