@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from octavo import LLM, cli
-from octavo.cli.bench import cache, pictures, prefix, roofline, throughput
+from octavo.cli import pictures
+from octavo.cli.bench import cache, prefix, roofline, throughput
 from octavo.cli.bench.results import CacheResult
 from octavo.errors import OctavoError
 
@@ -44,7 +45,7 @@ def without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pictures.importlib.util, "find_spec", lambda name: None)
 
 
-@pytest.mark.parametrize("command", ["cache", "prefix", "throughput"])
+@pytest.mark.parametrize("command", ["cache", "prefix", "paging", "throughput"])
 def test_every_benchmark_has_help(command, capsys):
     assert cli.main(["bench", command, "--help"]) == 0
     assert "--debug" in capsys.readouterr().out

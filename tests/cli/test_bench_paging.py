@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from octavo import cli
-from octavo.cli.bench import load, paging, pictures
+from octavo.cli import pictures
+from octavo.cli.bench import load, paging
 from octavo.cli.bench.results import MemoryUse, PagingResult, ServedUse
 from octavo.config import EngineConfig
 from octavo.engine.assemble import assemble

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
 import pytest
 
 from octavo import cli
+from octavo.cli.eval_kv import eval_kv
 from octavo.evaluate import Report
+from octavo.evaluate.evaluation import DEFAULT_MAX_TOKENS
 
 SHORT = ("--contexts", "64,512", "--tokens", "1024")
 
@@ -91,6 +94,11 @@ def test_a_text_shorter_than_a_context_is_one_line_with_its_tokens(
     (tmp_path / "short.txt").write_text("z" * 100)
     arguments = ["eval-kv", str(tiny_model), "--text", str(tmp_path / "short.txt"), "--contexts", "64,256,512"]
     assert_one_line_error_in_process(arguments, 1, "'short.txt' has 100 tokens", "256 or 512 tokens", "longer text")
+
+
+def test_what_is_left_out_is_what_the_function_takes():
+    """The command says its default without importing what evaluates: a start is to stay short."""
+    assert inspect.signature(eval_kv).parameters["tokens"].default == DEFAULT_MAX_TOKENS
 
 
 def test_tokens_must_be_a_number_from_1(assert_one_line_error_in_process):

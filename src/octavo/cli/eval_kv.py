@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from octavo.cli.bench.pictures import draw_quality, place_for_picture
+from octavo.cli.files import check_file
 from octavo.cli.options import Debug, Isa, KV8BitLayers, ModelArgument, Threads
+from octavo.cli.pictures import check_picture, draw_quality
 from octavo.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -67,9 +67,10 @@ def eval_kv(
     """
     from octavo.evaluate.text import default_text, read_text
 
-    drawing = None if picture is None else place_for_picture(picture, str(picture), option="--picture")
+    if picture is not None:
+        check_picture(picture, "--picture")
     if json_file is not None:
-        _check_place(json_file)
+        check_file(json_file, "--json")
     report, evaluation = _evaluate(
         model,
         default_text() if text is None else read_text(text),
@@ -83,8 +84,8 @@ def eval_kv(
     _show(report, evaluation)
     if json_file is not None:
         _write(json_file, report)
-    if drawing is not None:
-        draw_quality(report, drawing)
+    if picture is not None:
+        draw_quality(report, picture)
 
 
 _COLUMNS = (
@@ -180,16 +181,6 @@ def _in_words(report: Report, evaluation: Evaluation) -> str:
         if any(layer.is_gated for layer in layers):
             lines.append(f"{name} {verdict(report.only(name), evaluation.source.spec)}.")
     return "\n".join(lines)
-
-
-def _check_place(path: Path) -> None:
-    """Said before anything is measured: that is too late to learn that it cannot be written down."""
-    try:
-        possible = not path.is_dir() and os.access(path if path.exists() else path.parent, os.W_OK)
-    except (OSError, ValueError):  # a name that no file can have
-        possible = False
-    if not possible:
-        raise ConfigError(f"cannot write {str(path)!r}: choose a file in a folder that is there with --json")
 
 
 def _write(path: Path, report: Report) -> None:

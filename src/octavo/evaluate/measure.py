@@ -20,7 +20,6 @@ from octavo.evaluate.recall import DEPTHS, Haystack
 from octavo.evaluate.report import ContextQuality, Recall
 
 Int32s = npt.NDArray[np.int32]
-Float32s = npt.NDArray[np.float32]
 Progress = Callable[[int, int], None]
 """Told (tokens done, tokens in all)."""
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octavo.cli.bench.pictures import Output, draw_cache, place_for_picture
 from octavo.cli.bench.results import CacheResult
 from octavo.cli.options import (
     Debug,
@@ -26,6 +25,7 @@ from octavo.cli.options import (
     given,
     kv_format,
 )
+from octavo.cli.pictures import Output, draw_cache, place_for_picture
 from octavo.errors import ContextLengthError, OctavoError
 
 if TYPE_CHECKING:

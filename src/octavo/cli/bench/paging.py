@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octavo.cli.bench.pictures import Output, draw_paging, place_for_picture
 from octavo.cli.bench.results import MemoryUse, PagingResult, ServedUse
 from octavo.cli.options import (
     BlockSize,
@@ -23,6 +22,7 @@ from octavo.cli.options import (
     given,
     kv_format,
 )
+from octavo.cli.pictures import Output, draw_paging, place_for_picture
 from octavo.errors import ConfigError, OctavoError
 
 if TYPE_CHECKING:

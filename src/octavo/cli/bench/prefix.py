@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from octavo.cli.bench.pictures import Output, draw_prefix, place_for_picture
 from octavo.cli.bench.results import Point, PrefixResult
 from octavo.cli.options import (
     Debug,
@@ -24,6 +23,7 @@ from octavo.cli.options import (
     given,
     kv_format,
 )
+from octavo.cli.pictures import Output, draw_prefix, place_for_picture
 from octavo.errors import OctavoError
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import statistics
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from octavo.cli.files import check_file
 from octavo.errors import ConfigError, MissingPackageError
 
 if TYPE_CHECKING:
@@ -29,36 +29,42 @@ _WITHOUT, _WITH, _FAINT = "#c0392b", "#1f6f8b", "#7f8c8d"
 _INSTALL = "pip install matplotlib"
 
 
-def place_for_picture(given: Path | None, default: str, *, option: str = "--output") -> Path | None:
-    """Where the picture will go, decided before anything is measured for it.
+def place_for_picture(given: Path | None, default: str) -> Path | None:
+    """Where a picture will go that is drawn unless nothing can draw it: what ``--output`` gave, else ``default``.
 
-    Args:
-        given: what the user asked for. ``None``: ``default`` in the current folder, or no picture and a line on
-            stderr where matplotlib is missing.
-        option: the command's name for it.
+    Returns:
+        ``None``, with a line on stderr, if matplotlib is missing and no picture was asked for by name.
 
     Raises:
-        MissingPackageError: a picture was asked for by name and matplotlib is missing.
-        ConfigError: no PNG file can be written there.
+        MissingPackageError, ConfigError: as :func:`check_picture`.
     """
-    if importlib.util.find_spec("matplotlib") is None:
-        if given is not None:
-            raise MissingPackageError(f"drawing needs matplotlib, which is not installed: {_INSTALL}")
+    if given is None and not _can_draw():
         print(f"octavo: there will be no picture, for matplotlib is not installed ({_INSTALL})", file=sys.stderr)
         return None
     path = Path(default) if given is None else given
-    if path.suffix.lower() != ".png":
-        raise ConfigError(f"a picture is a .png file; got {option} {str(path)!r}")
-    if not _can_be_written(path):
-        raise ConfigError(f"cannot write {str(path)!r}: choose a file in a folder that is there with {option}")
+    check_picture(path, "--output")
     return path
 
 
-def _can_be_written(path: Path) -> bool:
-    try:
-        return not path.is_dir() and os.access(path if path.exists() else path.parent, os.W_OK)
-    except OSError:  # a name that no file can have
-        return False
+def check_picture(path: Path, option: str) -> None:
+    """See that a picture can be drawn and written there, before anything is measured for it.
+
+    Args:
+        option: what the command calls it.
+
+    Raises:
+        MissingPackageError: matplotlib is missing.
+        ConfigError: no PNG file can be written there.
+    """
+    if not _can_draw():
+        raise MissingPackageError(f"drawing needs matplotlib, which is not installed: {_INSTALL}")
+    if path.suffix.lower() != ".png":
+        raise ConfigError(f"a picture is a .png file; got {option} {str(path)!r}")
+    check_file(path, option)
+
+
+def _can_draw() -> bool:
+    return importlib.util.find_spec("matplotlib") is not None
 
 
 def draw_cache(result: CacheResult, path: Path) -> None:
