@@ -205,6 +205,14 @@ def test_every_format_is_compared_and_one_given_apart_joins_them() -> None:
     assert [row.kv_dtype for row in compare(LLAMA, memory="24GiB", kv_dtype="int8:int4")] == [*KV_DTYPES]
 
 
+def test_with_every_layer_at_8_bits_no_format_needs_an_evaluation() -> None:
+    layers = list(range(LLAMA.num_layers))
+    rows = compare(LLAMA, memory="24GiB", kv_8bit_layers=layers)
+    assert [row.kv_dtype for row in rows if row.needs_evaluation] == []
+    with pytest.raises(CapacityError, match=r"kv_dtype int8 or fp8 or int4 or int4-full;"):
+        solve(LLAMA, memory="24GiB", context=16384, concurrency=8, kv_dtype="bf16", kv_8bit_layers=layers)
+
+
 def test_a_format_that_the_head_dim_does_not_allow_keeps_its_row() -> None:
     odd = replace(SHAPES["mha"], head_dim=48)
     rows = {row.kv_dtype: row for row in compare(odd, memory="1GiB")}

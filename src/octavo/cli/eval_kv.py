@@ -168,6 +168,7 @@ def _cells(report: Report, kv_dtype: str, quality: ContextQuality) -> list[str]:
 
 def _in_words(report: Report, evaluation: Evaluation) -> str:
     from octavo.evaluate.gate import verdict
+    from octavo.planner import needs_evaluation
 
     predicted = ", ".join(f"{quality.num_tokens:,}" for quality in report.formats[0].contexts)
     lines = [
@@ -178,7 +179,7 @@ def _in_words(report: Report, evaluation: Evaluation) -> str:
         kept = [index for index, layer in enumerate(layers) if str(layer) != name]
         if kept:
             lines.append(f"{name} has 8 bits in layer{'s' if len(kept) > 1 else ''} {', '.join(map(str, kept))}.")
-        if any(layer.is_gated for layer in layers):
+        if needs_evaluation(layers):
             lines.append(f"{name} {verdict(report.only(name), evaluation.source.spec)}.")
     return "\n".join(lines)
 

@@ -12,7 +12,7 @@ from octavo.evaluate.store import Place, stored
 from octavo.model.base import ModelSource
 from octavo.model.spec import ModelSpec
 from octavo.model.weights import LoadedModel
-from octavo.planner import kv_formats
+from octavo.planner import kv_formats, needs_evaluation
 
 MAX_PERPLEXITY_INCREASE = 0.05
 """Share by which perplexity may be above that of bf16, at the longest context that was evaluated."""
@@ -32,7 +32,7 @@ def check_kv_quality(source: ModelSource, loaded: LoadedModel, config: EngineCon
         ConfigError: the KV format does not fit the model.
     """
     layers = kv_formats(source.spec, config)
-    if not config.kv_quality_gate or not any(layer.is_gated for layer in layers):
+    if not config.kv_quality_gate or not needs_evaluation(layers):
         return
     report = stored(Place.of(loaded, source.spec, layers))
     name = str(config.kv_format)

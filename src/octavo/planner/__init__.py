@@ -6,7 +6,14 @@
 from octavo.planner.compare import FormatRow, HeadSharing, attention_kind, compare, head_sharing
 from octavo.planner.machine import free_memory
 from octavo.planner.pool import MAX_BLOCKS, MemoryPlan, plan
-from octavo.planner.sizes import BLOCK_ALIGNMENT, blocks_of_load, bytes_per_block, bytes_per_token, kv_formats
+from octavo.planner.sizes import (
+    BLOCK_ALIGNMENT,
+    blocks_of_load,
+    bytes_per_block,
+    bytes_per_token,
+    kv_formats,
+    needs_evaluation,
+)
 from octavo.planner.solve import PROCESS_BYTES, Plan, solve
 
 __all__ = [
@@ -25,6 +32,7 @@ __all__ = [
     "free_memory",
     "head_sharing",
     "kv_formats",
+    "needs_evaluation",
     "plan",
     "solve",
 ]

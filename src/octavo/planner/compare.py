@@ -10,7 +10,7 @@ from octavo.config import EngineConfig
 from octavo.errors import CapacityError
 from octavo.formats.kv_format import KV_DTYPES
 from octavo.model.spec import ModelSpec
-from octavo.planner.sizes import bytes_per_block, bytes_per_token, kv_formats
+from octavo.planner.sizes import bytes_per_block, bytes_per_token, kv_formats, needs_evaluation
 from octavo.planner.solve import Plan, solve
 
 
@@ -103,12 +103,14 @@ def _answered(
 
 
 def _costs(spec: ModelSpec, config: EngineConfig) -> FormatRow:
-    row = FormatRow(config.kv_dtype, needs_evaluation=config.kv_format.is_gated)
-    if not config.kv_format.suits(spec.head_dim):
-        return replace(row, refusal=f"needs a head_dim that is a multiple of {config.kv_format.head_dim_step}")
+    kv_format = config.kv_format
+    if not kv_format.suits(spec.head_dim):
+        refusal = f"needs a head_dim that is a multiple of {kv_format.head_dim_step}"
+        return FormatRow(config.kv_dtype, needs_evaluation=kv_format.is_gated, refusal=refusal)
     formats = kv_formats(spec, config)
-    return replace(
-        row,
+    return FormatRow(
+        config.kv_dtype,
+        needs_evaluation=needs_evaluation(formats),
         bytes_per_token=bytes_per_token(spec, formats),
         bytes_per_block=bytes_per_block(spec, config.block_size, formats),
     )

@@ -32,6 +32,11 @@ def kv_formats(spec: ModelSpec, config: EngineConfig) -> tuple[KVFormat, ...]:
     return layer_formats(kv_format, spec.num_layers, kept)
 
 
+def needs_evaluation(formats: Sequence[KVFormat]) -> bool:
+    """Whether an engine starts with these formats of its layers only where ``octavo eval-kv`` has passed them."""
+    return any(layer.is_gated for layer in formats)
+
+
 def bytes_per_token(spec: ModelSpec, formats: Sequence[KVFormat]) -> int:
     """KV bytes of one token in every layer, ``formats`` giving each layer's: the formula, without padding."""
     return spec.num_kv_heads * sum(layer.bytes_per_token(spec.head_dim) for layer in formats)

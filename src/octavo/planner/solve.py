@@ -12,7 +12,7 @@ from octavo.errors import CapacityError, ConfigError, shown
 from octavo.formats.kv_format import KV_DTYPES
 from octavo.model.spec import ModelSpec
 from octavo.planner.pool import MAX_BLOCKS
-from octavo.planner.sizes import blocks_of_load, bytes_per_block, bytes_per_token, kv_formats
+from octavo.planner.sizes import blocks_of_load, bytes_per_block, bytes_per_token, kv_formats, needs_evaluation
 
 PROCESS_BYTES = 128 * 2**20
 """What is set aside beside weights, KV cache and logits: Python, the tokenizer, buffers of a step. An allowance."""
@@ -223,9 +223,12 @@ class _Question:
         would = [f"memory of {needed:,} bytes ({_no_less(needed)})", *self._alternatives(context, concurrency)]
         return f"{missing:,} bytes too few in {self.memory:,}: {taken}. What would fit: {'; '.join(would)}"
 
+    def _format_in_words(self) -> str:
+        gated = needs_evaluation(kv_formats(self.spec, self.config))
+        return f"{self.config.kv_format}{' (after octavo eval-kv)' if gated else ''}"
+
     def _alternatives(self, context: int, concurrency: int) -> list[str]:
-        fitting = [other.config.kv_format for other in self.formats() if other.fits(context, concurrency)]
-        formats = [f"{name} (after octavo eval-kv)" if name.is_gated else str(name) for name in fitting]
+        formats = [other._format_in_words() for other in self.formats() if other.fits(context, concurrency)]
         longest, most = self.longest_context(concurrency), self.most_sequences(context)
         return [
             *([f"kv_dtype {' or '.join(formats)}"] if formats else []),
