@@ -236,7 +236,7 @@ void Decoder::append(const Pass& pass, int layer, int token, int head) {
   const KVPlane &keys = pass.kv->keys(layer, head), &values = pass.kv->values(layer, head);
   const auto turn = [&](float* x) {
     kernels_.rotate(x, cos_sin, rotary_dim);
-    if (keys.codec == KVCodec::kInt4) kernels_.hadamard(x, d);  // of query and key: their product stays what it was
+    if (turns_keys(keys.codec)) kernels_.hadamard(x, d);  // query and key alike: their product stays what it was
   };
   uint16_t* q = q_.as<uint16_t>() + size_t(token) * shape_.q_size() + head * group * d;
   for (int i = 0; i < group; i++) turn(queries + i * d);

@@ -56,6 +56,16 @@ static inline F low(Pairs x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 1
 static inline F high(Pairs x) { return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(int(0xffff0000)))); }
 static inline F dot2(F acc, Pairs w, Pairs x) { return fma(high(w), high(x), fma(low(w), low(x), acc)); }
 
+// Sums and differences of lanes 1, 2 and 4 apart: a and b become a + b and a - b.
+static inline F butterflies(F x) {
+  F y = _mm256_permute_ps(x, 0xb1);
+  x = _mm256_blend_ps(_mm256_add_ps(x, y), _mm256_sub_ps(y, x), 0xaa);
+  y = _mm256_permute_ps(x, 0x4e);
+  x = _mm256_blend_ps(_mm256_add_ps(x, y), _mm256_sub_ps(y, x), 0xcc);
+  y = _mm256_permute2f128_ps(x, x, 1);
+  return _mm256_blend_ps(_mm256_add_ps(x, y), _mm256_sub_ps(y, x), 0xf0);
+}
+
 // Keys and values in fewer bits, as pairs of int16 or bfloat16.
 using I = __m256i;
 static inline I zero_ints() { return _mm256_setzero_si256(); }

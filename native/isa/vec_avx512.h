@@ -34,6 +34,18 @@ static inline F keep_range(F x, int lo, int hi, float other) {
   return _mm512_mask_blend_ps(keep, _mm512_set1_ps(other), x);
 }
 
+// Sums and differences of lanes 1, 2, 4 and 8 apart: a and b become a + b and a - b.
+static inline F butterflies(F x) {
+  F y = _mm512_permute_ps(x, 0xb1);
+  x = _mm512_mask_sub_ps(_mm512_add_ps(x, y), 0xaaaa, y, x);
+  y = _mm512_permute_ps(x, 0x4e);
+  x = _mm512_mask_sub_ps(_mm512_add_ps(x, y), 0xcccc, y, x);
+  y = _mm512_shuffle_f32x4(x, x, 0xb1);
+  x = _mm512_mask_sub_ps(_mm512_add_ps(x, y), 0xf0f0, y, x);
+  y = _mm512_shuffle_f32x4(x, x, 0x4e);
+  return _mm512_mask_sub_ps(_mm512_add_ps(x, y), 0xff00, y, x);
+}
+
 // Keys and values in fewer bits, as pairs of int16 or bfloat16.
 using I = __m512i;
 static inline I zero_ints() { return _mm512_setzero_si512(); }

@@ -59,6 +59,12 @@ static inline F dot2(F acc, Pairs w, Pairs x) {
   return (acc + low) + high;
 }
 
+// Sums and differences of lanes 1 and 2 apart: a and b become a + b and a - b.
+static inline F butterflies(F x) {
+  x = F{x[0] + x[1], x[0] - x[1], x[2] + x[3], x[2] - x[3]};
+  return F{x[0] + x[2], x[1] + x[3], x[0] - x[2], x[1] - x[3]};
+}
+
 // Keys and values in fewer bits, as pairs of int16 or bfloat16.
 using I = Ints;
 static inline I zero_ints() { return I{0, 0, 0, 0}; }

@@ -62,13 +62,14 @@ static void rotate(float* x, const float* cos_sin, int rotary_dim) {
 
 // Sums and differences of elements 1, 2, 4, ... apart, then all over the root of their number.
 static void hadamard(float* x, int n) {
-  const int block = n & -n;
-  for (int step = 1; step < block; step *= 2)
+  const int block = n & -n;  // a multiple of 16, as n is
+  for (int i = 0; i < n; i += kLanes) store(x + i, butterflies(load(x + i)));
+  for (int step = kLanes; step < block; step *= 2)
     for (int i = 0; i < n; i += 2 * step)
-      for (int j = i; j < i + step; j++) {
-        const float a = x[j], b = x[j + step];
-        x[j] = a + b;
-        x[j + step] = a - b;
+      for (int j = i; j < i + step; j += kLanes) {
+        const F a = load(x + j), b = load(x + j + step);
+        store(x + j, add(a, b));
+        store(x + j + step, sub(a, b));
       }
   const F scale = set1(1.0f / __builtin_sqrtf(float(block)));
   for (int i = 0; i < n; i += kLanes) store(x + i, mul(load(x + i), scale));

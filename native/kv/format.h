@@ -29,4 +29,7 @@ inline size_t scale_bytes(KVCodec codec, int head_dim) {
   return 0;
 }
 
+// Whether keys are turned by a Hadamard transform, and queries with them: it spreads what single large elements cost.
+inline bool turns_keys(KVCodec codec) { return codec != KVCodec::kBf16; }
+
 }  // namespace octavo

@@ -9,7 +9,7 @@
 //     padding to 64 bytes
 //
 // An element of a tile is 2 bytes, 1, or, in 4 bits, half of one: dimensions j and j + 16 of 32 share a byte. The
-// scales follow the codes of their head: attention reads both, and a region of scales of its own cost it a tenth.
+// scales follow the codes of their head: attention reads both, and a region of scales of its own was further away.
 //
 // Block 0 is the null block: zero, never written; copying from it zeroes.
 #pragma once

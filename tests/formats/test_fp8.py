@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from octavo.formats import fp8
+from octavo.formats.hadamard import hadamard
 
 LEAST_NORMAL, LEAST = 2.0**-14, 2.0**-24
 ROWS = npst.arrays(np.float32, (2, 32), elements=st.floats(-(2.0**24), 2.0**24, width=32))
@@ -133,3 +134,9 @@ def test_a_vector_too_small_for_a_scale_is_zero():
     assert np.array_equal(scales[:, 0], [0, LEAST])
     assert not codes[0].any()
     assert (codes[1] == 0xF6).all()  # -224
+
+
+def test_keys_are_turned_and_values_are_not():
+    x = np.random.default_rng(0).normal(0, 1, (2, 64)).astype(np.float32)
+    assert np.array_equal(fp8.encode_key(x).codes, fp8.encode(hadamard(x)).codes)
+    assert np.array_equal(fp8.encode_value(x).codes, fp8.encode(x).codes)

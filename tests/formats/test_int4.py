@@ -108,16 +108,37 @@ def test_a_group_too_narrow_for_a_scale_is_its_minimum():
     assert codes[1, 0] == 8
 
 
-def test_keys_are_turned_and_values_are_not():
-    x = np.random.default_rng(0).normal(0, 1, (2, 64)).astype(np.float32)
-    assert np.array_equal(int4.prepare_key(x), hadamard(x))
-    assert int4.prepare_value(x) is x
+def squared_error(groups, written):
+    return np.square(int4.decode(*written).reshape(groups.shape) - groups).sum(2)
+
+
+def test_keys_are_turned_and_their_ranges_chosen_values_are_written_as_they_are():
+    x = np.random.default_rng(0).normal(0, 1, (300, 64)).astype(np.float32)
+    groups = hadamard(x).reshape(300, 2, 32)
+    chosen, whole = squared_error(groups, int4.encode_key(x)), squared_error(groups, int4.encode(hadamard(x)))
+    assert chosen.sum() < 0.9 * whole.sum()
+    assert np.array_equal(int4.encode_value(x).codes, int4.encode(x).codes)
+
+
+def test_the_range_of_a_key_is_the_best_of_nine():
+    x = np.random.default_rng(2).normal(0, 1, (50, 32)).astype(np.float32)
+    turned = hadamard(x)
+    low, high = turned.min(1), turned.max(1)
+    errors = []
+    for lower in int4.CUTS:
+        for upper in int4.CUTS:
+            minimum = (low + lower * (high - low)).astype(np.float16).astype(np.float64)
+            scale = ((high - upper * (high - low) - minimum) / 15).astype(np.float16).astype(np.float64)
+            codes = np.clip(np.rint((turned - minimum[:, None]) / scale[:, None]), 0, 15)
+            errors.append(np.square(codes * scale[:, None] + minimum[:, None] - turned).sum(1))
+    found = squared_error(turned[:, None], int4.encode_key(x))[:, 0]
+    assert np.allclose(found, np.min(errors, axis=0), rtol=1e-4)
 
 
 def test_an_infinity_in_a_key_reaches_what_it_is_mixed_with():
     x = np.ones((1, 96), np.float32)  # turned in three blocks of 32
     x[0, 40] = np.inf
-    codes, scales = int4.encode(int4.prepare_key(x))
+    codes, scales = int4.encode_key(x)
     back = int4.decode(codes, scales)[0]
     assert np.abs(back[32:64]).min() >= 65504
     assert np.abs(back[:32]).max() < 6
@@ -129,5 +150,5 @@ def test_turning_spares_keys_what_one_large_element_costs():
     x = np.random.default_rng(1).normal(0, 1, (200, 64)).astype(np.float32)
     x[:, 17] = 50
     plain = int4.decode(*int4.encode(x)) - x
-    turned = hadamard(int4.decode(*int4.encode(int4.prepare_key(x)))) - x
+    turned = hadamard(int4.decode(*int4.encode_key(x))) - x
     assert np.square(turned).mean() < 0.6 * np.square(plain).mean()

@@ -27,7 +27,7 @@ def test_a_block_holds_what_each_codec_makes_of_keys_and_values(kv_format, block
     assert block.size == 2 * block_size * sum(layer.bytes_per_token(64) for layer in formats)
     for plane, (codes, scales) in read_block(block, formats, 2, 64, block_size):
         codec, where = plane.codec, (plane.layer, plane.head)
-        wanted = codec.encode(codec.prepare_key(keys[where]) if plane.is_key else codec.prepare_value(values[where]))
+        wanted = codec.encode_key(keys[where]) if plane.is_key else codec.encode_value(values[where])
         assert np.array_equal(codes, wanted.codes)
         assert np.array_equal(scales, wanted.scales)
 
@@ -43,8 +43,8 @@ def test_planes_lie_by_layer_then_head_codes_before_scales_and_keys_before_value
     for layer, kv_format in enumerate(formats):
         for head in range(2):
             key, value = CODECS[kv_format.key], CODECS[kv_format.value]
-            key_codes, key_scales = key.encode(keys[layer, head])
-            value_codes, value_scales = value.encode(values[layer, head])
+            key_codes, key_scales = key.encode_key(keys[layer, head])
+            value_codes, value_scales = value.encode_value(values[layer, head])
             parts = [tiles.pack_keys(key, key_codes[tile]) for tile in TILES]
             parts += [tiles.pack_values(value, value_codes[tile]) for tile in TILES]
             parts += [tiles.pack_scales(scales[tile]) for scales in (key_scales, value_scales) for tile in TILES]

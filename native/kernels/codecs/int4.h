@@ -9,6 +9,8 @@ struct Int4 {
   static constexpr int kPairBytes = 2, kParts = 2, kLineColumns = 64;
   static constexpr int kGroupScales = 2 * kTileTokens * sizeof(uint16_t);  // bytes of one group's scales and minima
   static constexpr int kHalf = kInt4Group / 2;
+  static constexpr int kRanges = 9, kLaneRanges = 16;  // ranges to choose from; as many as fill a vector
+  static constexpr float kCuts[] = {0.0f, 0.03f, 0.07f};
   static I zero_sum() { return zero_ints(); }
   static Pairs pairs(const uint8_t* code, int part) { return widen_nibbles(code, part); }
 
@@ -83,8 +85,42 @@ struct Int4 {
                        });
   }
 
+  // The minimum and the scale of a group of a key between `low` and `high`: of some ranges that leave out a little at
+  // either end, or nothing, the one with the least squared error, the first of equals. Errors are summed element by
+  // element, a range in each lane, so that every instruction set chooses alike.
+  static void choose(const float* group, float low, float high, uint16_t& minimum, uint16_t& scale) {
+    alignas(64) float bases[kLaneRanges], steps[kLaneRanges], inverses[kLaneRanges], errors[kLaneRanges];
+    uint16_t minima[kLaneRanges], scales[kLaneRanges];
+    for (int i = 0; i < kLaneRanges; i++) {
+      const int range = i < kRanges ? i : 0;
+      const float width = high - low;
+      minima[i] = round_half(low + width * kCuts[range / 3]);
+      bases[i] = half_to_float(minima[i]);
+      const float rest = high - width * kCuts[range % 3] - bases[i];
+      scales[i] = round_half((rest > 0 ? rest : 0.0f) / 15.0f);
+      steps[i] = half_to_float(scales[i]);
+      inverses[i] = scales[i] == 0 ? 0.0f : 1.0f / steps[i];
+    }
+    for (int i = 0; i < kLaneRanges; i += kLanes) {
+      const F base = load(bases + i), step = load(steps + i), inverse = load(inverses + i);
+      F error = zero();
+      for (int j = 0; j < kInt4Group; j++) {
+        const F x = set1(group[j]);
+        const F code = round(min(max(mul(sub(x, base), inverse), zero()), set1(15.0f)));
+        const F off = sub(add(mul(code, step), base), x);
+        error = add(error, mul(off, off));
+      }
+      store(errors + i, error);
+    }
+    int best = 0;
+    for (int i = 1; i < kRanges; i++)
+      if (errors[i] < errors[best]) best = i;
+    minimum = minima[best];
+    scale = scales[best];
+  }
+
   // The codes [head_dim], and the scales and minima in their tile.
-  static void encode(const float* x, int head_dim, uint8_t* codes, uint8_t* scales, int slot) {
+  static void encode(const float* x, int head_dim, uint8_t* codes, uint8_t* scales, int slot, bool is_key) {
     alignas(64) float y[kMaxHeadDim];
     tame(x, head_dim, kMostHalf, y);
     for (int g = 0; g < head_dim / kInt4Group; g++) {
@@ -95,7 +131,9 @@ struct Int4 {
         most = max(most, load(group + i));
       }
       const float low = 0.0f - reduce_max(sub(zero(), least));  // never -0
-      const uint16_t minimum = round_half(low), scale = round_half((reduce_max(most) + 0.0f - low) / 15.0f);
+      const float high = reduce_max(most) + 0.0f;
+      uint16_t minimum = round_half(low), scale = round_half((high - low) / 15.0f);
+      if (is_key) choose(group, low, high, minimum, scale);
       uint16_t* place = (uint16_t*)(scales + g * kGroupScales) + slot;
       place[0] = scale;
       place[kTileTokens] = minimum;
@@ -108,7 +146,7 @@ struct Int4 {
   }
   static void append_key(const float* x, int head_dim, uint8_t* codes, uint8_t* scales, int slot) {
     uint8_t vector[kMaxHeadDim];
-    encode(x, head_dim, vector, scales, slot);
+    encode(x, head_dim, vector, scales, slot, true);
     for (int g = 0; g < head_dim / kInt4Group; g++)
       for (int j = 0; j < kHalf; j++)
         codes[key_place(g * kHalf + j, slot)] =
@@ -116,7 +154,7 @@ struct Int4 {
   }
   static void append_value(const float* x, int head_dim, uint8_t* codes, uint8_t* scales, int slot) {
     uint8_t vector[kMaxHeadDim];
-    encode(x, head_dim, vector, scales, slot);
+    encode(x, head_dim, vector, scales, slot, false);
     for (int g = 0; g < head_dim / kInt4Group; g++)
       for (int j = 0; j < kHalf; j++)
         codes[value_place(g * kHalf + j, slot, head_dim / 2)] =

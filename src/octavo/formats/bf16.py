@@ -9,14 +9,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from octavo.formats.codec import Codes, Encoded, Floats, Scales, as_is
+from octavo.formats.codec import Codes, Encoded, Floats, Scales
 
 NAME = "bf16"
 HEAD_DIM_STEP = 16
 """A head_dim must be a multiple of this."""
 BITS = 16
 CODE_TYPE = np.uint16
-prepare_key = as_is
 LARGEST = np.float32(3.3895314e38)
 """The largest finite bfloat16."""
 
@@ -31,9 +30,14 @@ def scale_bytes(head_dim: int) -> int:
     return 0
 
 
-def prepare_value(x: Floats) -> Floats:
+def encode_key(x: Floats) -> Encoded:
+    """Keys as they are."""
+    return encode(x)
+
+
+def encode_value(x: Floats) -> Encoded:
     """Values within the finite bfloat16 numbers; NaN becomes the least of them."""
-    return np.where(np.isnan(x), -LARGEST, np.clip(x, -LARGEST, LARGEST))
+    return encode(np.where(np.isnan(x), -LARGEST, np.clip(x, -LARGEST, LARGEST)))
 
 
 def encode(x: Floats) -> Encoded:

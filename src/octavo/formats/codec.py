@@ -26,8 +26,8 @@ class Codec(Protocol):
     """One way to write a vector down: a key or a value of one token and one KV head, ``head_dim`` elements.
 
     The codes and the scales of a vector are stored apart: a block has a region for each (:mod:`octavo.formats.layout`).
-    What is in the KV pool is ``encode(prepare_key(k))`` and ``encode(prepare_value(v))``: the native core computes in
-    float32 and in the same order, and agrees bit for bit. No function changes what it is given.
+    What is in the KV pool is ``encode_key(k)`` and ``encode_value(v)``: the native core computes in float32 and in the
+    same order, and agrees bit for bit. No function changes what it is given.
 
     Attributes:
         NAME: what users and the native core call it.
@@ -49,23 +49,17 @@ class Codec(Protocol):
         """Bytes of what one vector has beside its codes; 0 if that is nothing."""
         ...
 
-    def prepare_key(self, x: Floats) -> Floats:
-        """What is encoded in place of keys ``x [n, head_dim]`` float32. Queries must meet them as they are then."""
+    def encode_key(self, x: Floats) -> Encoded:
+        """Keys ``x [n, head_dim]`` float32, after RoPE, written down, each by itself. Zeros give zero bytes.
+
+        A codec that turns keys (:func:`octavo.formats.hadamard.hadamard`) needs queries that are turned alike.
+        """
         ...
 
-    def prepare_value(self, x: Floats) -> Floats:
-        """What is encoded in place of values ``x [n, head_dim]`` float32; encoded, it is finite."""
-        ...
-
-    def encode(self, x: Floats) -> Encoded:
-        """``x [n, head_dim]`` float32 written down, each vector by itself. Zeros give zero bytes."""
+    def encode_value(self, x: Floats) -> Encoded:
+        """Values ``x [n, head_dim]`` float32 written down, each by itself, and finite. Zeros give zero bytes."""
         ...
 
     def decode(self, codes: Codes, scales: Scales) -> Floats:
-        """What is read from there, float32 ``[n, head_dim]``."""
+        """What is read from there, float32 ``[n, head_dim]``. Turned keys come back turned."""
         ...
-
-
-def as_is(x: Floats) -> Floats:
-    """Keys, or values, that nothing is done to before they are encoded."""
-    return x

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from octavo.formats.codec import Codes, Encoded, Floats, Scales, as_is
+from octavo.formats.codec import Codes, Encoded, Floats, Scales
+from octavo.formats.hadamard import hadamard
 from octavo.formats.scales import scaled
 
 NAME = "fp8"
@@ -17,7 +18,6 @@ HEAD_DIM_STEP = 16
 """A head_dim must be a multiple of this."""
 BITS = 8
 CODE_TYPE = np.uint8
-prepare_key = prepare_value = as_is
 
 
 def code_bytes(head_dim: int) -> int:
@@ -28,6 +28,16 @@ def code_bytes(head_dim: int) -> int:
 def scale_bytes(head_dim: int) -> int:
     """Bytes of one vector's scale."""
     return 2
+
+
+def encode_key(x: Floats) -> Encoded:
+    """Keys, turned: single large elements, which keys have, would cost all others their precision."""
+    return encode(hadamard(x))
+
+
+def encode_value(x: Floats) -> Encoded:
+    """Values as they are."""
+    return encode(x)
 
 
 def encode(x: Floats) -> Encoded:

@@ -46,10 +46,8 @@ def write_block(formats: Sequence[KVFormat], keys: Floats, values: Floats) -> ti
     """
     parts: list[tiles.Bytes] = []
     for of_keys, of_values in planes(formats, keys.shape[1]):
-        key_codes, key_scales = _write(of_keys, of_keys.codec.prepare_key(keys[of_keys.layer, of_keys.head]))
-        value_codes, value_scales = _write(
-            of_values, of_values.codec.prepare_value(values[of_keys.layer, of_keys.head])
-        )
+        key_codes, key_scales = _write(of_keys, of_keys.codec.encode_key(keys[of_keys.layer, of_keys.head]))
+        value_codes, value_scales = _write(of_values, of_values.codec.encode_value(values[of_keys.layer, of_keys.head]))
         parts += key_codes + value_codes + key_scales + value_scales
     return np.concatenate(parts)
 
@@ -71,11 +69,10 @@ def read_block(
             yield plane, _read(plane, codes, scales, block_size // tiles.TILE_TOKENS)
 
 
-def _write(plane: Plane, vectors: Floats) -> tuple[list[tiles.Bytes], list[tiles.Bytes]]:
-    """The tiles of codes and of scales of prepared vectors ``[block_size, head_dim]``."""
+def _write(plane: Plane, encoded: Encoded) -> tuple[list[tiles.Bytes], list[tiles.Bytes]]:
+    """The tiles of codes and of scales of a plane's vectors."""
     pack = tiles.pack_keys if plane.is_key else tiles.pack_values
-    encoded = plane.codec.encode(vectors)
-    each = [slice(start, start + tiles.TILE_TOKENS) for start in range(0, len(vectors), tiles.TILE_TOKENS)]
+    each = [slice(start, start + tiles.TILE_TOKENS) for start in range(0, len(encoded.codes), tiles.TILE_TOKENS)]
     codes = [pack(plane.codec, encoded.codes[tile]) for tile in each]
     return codes, [tiles.pack_scales(encoded.scales[tile]) for tile in each]
 
