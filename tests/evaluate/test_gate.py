@@ -171,6 +171,21 @@ def test_a_quick_look_opens_nothing_and_replaces_nothing(
     check(small_model, loaded)
 
 
+def test_a_lesser_evaluation_does_not_replace_a_longer_one(
+    small_model: Path, loaded: LoadedModel, good_report: Report, cache: Path
+) -> None:
+    """Close to a limit chance decides: nobody shall pass by asking for less until it does."""
+    bf16, other = changed(good_report, perplexity=1.07 * good_report.formats[0].contexts[-1].perplexity).formats
+    longer = [replace(each, contexts=(replace(each.contexts[-1], context=1024),)) for each in (bf16, other)]
+    store(place(small_model, loaded), replace(good_report, formats=tuple(longer)))
+    evaluate(small_model, ["int4-full"], text=PAGES, contexts=[512], max_tokens=4608)
+    with pytest.raises(KVQualityError, match="at 1,024 tokens"):
+        check(small_model, loaded)
+    store(place(small_model, loaded), changed(good_report, perplexity=1.07 * bf16.contexts[-1].perplexity))
+    evaluate(small_model, ["int4-full"], text=PAGES, contexts=[512], max_tokens=4608)
+    check(small_model, loaded)
+
+
 def test_all_of_a_short_model_is_enough(good_report: Report, loaded: LoadedModel) -> None:
     quality = replace(good_report.formats[0].contexts[0], context=384)
     report = replace(good_report, formats=(replace(good_report.formats[0], contexts=(quality,)),))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from octavo.config import EngineConfig
 from octavo.errors import CapacityError, ConfigError, shown
-from octavo.evaluate.gate import is_sufficient
+from octavo.evaluate.gate import extent, is_sufficient
 from octavo.evaluate.lane import Lane, lane_bytes
 from octavo.evaluate.measure import Material, Measurement, Progress, rows_at_once
 from octavo.evaluate.recall import haystack
 from octavo.evaluate.report import FormatReport, Report
-from octavo.evaluate.store import Place, store
+from octavo.evaluate.store import Place, store, stored
 from octavo.evaluate.text import Text, Windows, default_text
 from octavo.formats.kv_format import KV_DTYPES, KVFormat
 from octavo.model.base import ModelSource
@@ -136,8 +137,14 @@ class Evaluation:
         if not is_sufficient(report, self.source.spec):
             return
         for name, layers in self.formats.items():
-            if name != _BF16:
-                store(Place.of(loaded, self.source.spec, layers), report.only(name))
+            if name == _BF16:
+                continue
+            place, found = Place.of(loaded, self.source.spec, layers), report.only(name)
+            kept = stored(place)
+            if kept is not None and extent(kept) > extent(found):
+                _log.warning("a longer evaluation of %s is kept already, and stays", name)
+            else:
+                store(place, found)
 
     @property
     def _longest(self) -> int:
@@ -208,6 +215,7 @@ def prepare(
     return evaluation
 
 
+_log = logging.getLogger(__name__)
 _BF16 = "bf16"
 
 

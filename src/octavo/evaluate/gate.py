@@ -60,6 +60,12 @@ def is_sufficient(report: Report, spec: ModelSpec) -> bool:
     )
 
 
+def extent(report: Report) -> tuple[int, int]:
+    """How much an evaluation says: its longest context, then the tokens predicted there. More outweighs less."""
+    longest = report.formats[0].contexts[-1]
+    return longest.context, longest.num_tokens
+
+
 def verdict(report: Report, spec: ModelSpec) -> str:
     """What the gate says to a report on bf16 and one format, as the rest of a sentence about it."""
     if not is_sufficient(report, spec):
