@@ -39,6 +39,7 @@ NOT_RUN = {
         "octavo bench throughput",
         ".venv/bin/python -m benchmarks.compare --setup",
         ".venv/bin/python -m benchmarks.compare",
+        ".venv/bin/python -m benchmarks.kv_formats",
         "make bench",
     ],
     "docs/quality.md": [
