@@ -48,15 +48,21 @@ struct Int4 {
     prefetch_scales(next, head_dim);
     const int groups = head_dim / kInt4Group;
     constexpr int kGroupBytes = kHalf / 2 * kTileTokens * kPairBytes;
-    for (int g = 0; g < groups; g++)
+    for (int g = 0; g < groups; g++) {
+      F scales[kKeyTile / kLanes], minima[kKeyTile / kLanes];
+      for (int i = 0; i < kKeyTile / kLanes; i++) {
+        scales[i] = halves(tiles, i * kLanes, g, 0);
+        minima[i] = halves(tiles, i * kLanes, g, 1);
+      }
       score_pairs<Int4, R>(q.x, head_dim, g * kHalf, kHalf / 2, tiles, next, size_t(g) * kGroupBytes,
                            [&](int r, int key, I sum) {
                              float* out = scores + r * kKeyTile + key;
-                             const F fixed = mul(halves(tiles, key, g, 1), set1(q.sums[r * groups + g]));
-                             const F total = fma(to_float(sum), halves(tiles, key, g, 0), fixed);
+                             const F fixed = mul(minima[key / kLanes], set1(q.sums[r * groups + g]));
+                             const F total = fma(to_float(sum), scales[key / kLanes], fixed);
                              const F so_far = mul(total, set1(q.scale[r]));
                              store(out, g == 0 ? so_far : add(load(out), so_far));
                            });
+    }
   }
 
   template <int R>
@@ -90,17 +96,17 @@ struct Int4 {
   // element, a range in each lane, so that every instruction set chooses alike.
   static void choose(const float* group, float low, float high, uint16_t& minimum, uint16_t& scale) {
     alignas(64) float bases[kLaneRanges], steps[kLaneRanges], inverses[kLaneRanges], errors[kLaneRanges];
-    uint16_t minima[kLaneRanges], scales[kLaneRanges];
-    for (int i = 0; i < kLaneRanges; i++) {
-      const int range = i < kRanges ? i : 0;
-      const float width = high - low;
-      minima[i] = round_half(low + width * kCuts[range / 3]);
+    uint16_t minima[kRanges], scales[kRanges];
+    const float width = high - low;
+    for (int i = 0; i < kRanges; i++) {
+      minima[i] = i % 3 == 0 ? round_half(low + width * kCuts[i / 3]) : minima[i - 1];
       bases[i] = half_to_float(minima[i]);
-      const float rest = high - width * kCuts[range % 3] - bases[i];
+      const float rest = high - width * kCuts[i % 3] - bases[i];
       scales[i] = round_half((rest > 0 ? rest : 0.0f) / 15.0f);
       steps[i] = half_to_float(scales[i]);
       inverses[i] = scales[i] == 0 ? 0.0f : 1.0f / steps[i];
     }
+    for (int i = kRanges; i < kLaneRanges; i++) bases[i] = steps[i] = inverses[i] = 0.0f;
     for (int i = 0; i < kLaneRanges; i += kLanes) {
       const F base = load(bases + i), step = load(steps + i), inverse = load(inverses + i);
       F error = zero();
