@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from octavo.engine.outputs import CompletionOutput, Logprob, RequestOutput
     from octavo.engine.sampling_params import SamplingParams
     from octavo.llm import LLM
+    from octavo.text.grammar import StructuredOutputsParams
 
 __version__ = "0.1.0"
 
@@ -25,6 +26,7 @@ __all__ = [
     "Logprob",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputsParams",
     "__version__",
     "errors",
 ]
@@ -37,6 +39,7 @@ _HOMES = {
     "Logprob": "octavo.engine.outputs",
     "RequestOutput": "octavo.engine.outputs",
     "SamplingParams": "octavo.engine.sampling_params",
+    "StructuredOutputsParams": "octavo.text.grammar",
 }
 
 

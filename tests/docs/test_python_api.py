@@ -21,6 +21,7 @@ PAGE = "docs/python-api.md"
 FIELDS = ("Field", "Default", "What")
 DATACLASSES = [
     pytest.param("## `SamplingParams`", octavo.SamplingParams, FIELDS, id="SamplingParams"),
+    pytest.param("## `StructuredOutputsParams`", octavo.StructuredOutputsParams, FIELDS, id="StructuredOutputsParams"),
     pytest.param("## `RequestOutput`", octavo.RequestOutput, FIELDS, id="RequestOutput"),
     pytest.param("### `CompletionOutput`", octavo.CompletionOutput, FIELDS, id="CompletionOutput"),
     pytest.param("### `Logprob`", octavo.Logprob, FIELDS, id="Logprob"),

@@ -309,7 +309,7 @@ def test_a_request_of_which_no_token_may_be_drawn_ends_and_the_others_go_on(make
     engine, _ = make_engine()
     impossible = SamplingParams(max_tokens=4, allowed_token_ids=[5], min_tokens=1)
     add(engine, [1, 2], impossible, "ends")
-    engine.scheduler.waiting[0].shaping.mask[:] = 0
+    engine.scheduler.waiting[0].shaping.allowed[:] = 0
     add(engine, [1, 2], GREEDY, "goes on")
     outputs = finish(engine)
     assert outputs["ends"].outputs[0].finish_reason == "error"

@@ -168,9 +168,10 @@ class BatchBuilder:
             tokens, values = shaping.bias(request.num_output_tokens)
             bias_tokens.append(tokens)
             bias_values.append(values)
-            mask_rows.append(-1 if shaping.mask is None else len(masks))
-            if shaping.mask is not None:
-                masks.append(shaping.mask)
+            mask = shaping.mask()
+            mask_rows.append(-1 if mask is None else len(masks))
+            if mask is not None:
+                masks.append(mask)
         return {
             "prompt_starts": _starts(prompts),
             "prompt_tokens": np.concatenate(prompts),

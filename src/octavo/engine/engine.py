@@ -141,7 +141,8 @@ class Engine:
                 request.answer = AnswerText(self._tokenizer, group.prompt_token_ids, params)
             if LogitShaping.needed(params):
                 banned = self.intake.banned_before_minimum(params)
-                request.shaping = LogitShaping(params, group.prompt_token_ids, banned, self.intake.vocab_size)
+                grammar = None if group.grammar is None else group.grammar.copy()
+                request.shaping = LogitShaping(params, group.prompt_token_ids, banned, self.intake.vocab_size, grammar)
             group.requests.append(request)
             self.scheduler.add(request)
         self._groups[group.request_id] = group
@@ -251,7 +252,7 @@ class Engine:
             if group.metrics.first_token_time is None:
                 group.metrics.first_token_time = now
             if token < 0:
-                news.setdefault(group, []).append(self._end(request, "error", "no token may be drawn"))
+                news.setdefault(group, []).append(self._end_without_token(request))
                 continue
             completion = self._append_token(request, token)
             if group.params.logprobs is not None:
@@ -268,10 +269,14 @@ class Engine:
         text, matched = "", None
         if self._tokenizer is not None and (not stops or params.include_stop_str_in_output):
             text, matched = request.answer.append(token)
+        if request.shaping is not None and not stops:
+            request.shaping.accept(token)
         if stops:
             completion = self._end(request, "stop", None if is_eos else token)
         elif matched is not None:
             completion = self._end(request, "stop", matched)
+        elif request.shaping is not None and request.shaping.is_complete:
+            completion = self._end(request, "stop")
         elif request.num_output_tokens >= request.group.max_output_tokens:
             completion = self._end(request, "length")
         else:
@@ -279,6 +284,11 @@ class Engine:
         completion.text = text + completion.text
         completion.token_ids.append(token)
         return completion
+
+    def _end_without_token(self, request: Request) -> CompletionOutput:
+        grammar = None if request.shaping is None else request.shaping.grammar
+        failure = None if grammar is None else grammar.failure
+        return self._end(request, "error", failure or "no token may be drawn")
 
     def _end(self, request: Request, reason: FinishReason, stop_reason: int | str | None = None) -> CompletionOutput:
         """Finish a request; its last increment has the text that was held back, unless a stop string was."""

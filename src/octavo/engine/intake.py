@@ -12,6 +12,7 @@ from octavo.engine.request import RequestGroup
 from octavo.engine.sampling_params import SamplingParams
 from octavo.errors import ContextLengthError, InvalidRequestError, shown
 from octavo.text.chat import RenderedChat
+from octavo.text.grammar import Grammar, GrammarCompiler
 from octavo.text.tokenizer import Tokenizer, check_text
 
 MAX_TIMEOUT = 1e9
@@ -64,6 +65,7 @@ class Intake:
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
         self.pool_tokens = pool_tokens
+        self._grammars = None if tokenizer is None else GrammarCompiler(tokenizer, vocab_size, eos_token_ids)
 
     def accept(
         self,
@@ -77,7 +79,7 @@ class Intake:
 
         Raises:
             InvalidRequestError: the prompt is empty, not a prompt, or names unknown tokens; or a parameter
-                does not fit this model.
+                does not fit this model, or is a schema or a grammar that makes no sense.
             ContextLengthError: prompt and output together are more than the context or the KV memory holds.
         """
         if not isinstance(params, SamplingParams):
@@ -97,6 +99,7 @@ class Intake:
             token_ids,
             params,
             max_output_tokens=self._max_output_tokens(len(token_ids), params),
+            grammar=self._grammar(params),
             arrival_time=now,
             priority=priority,
             deadline=None if timeout is None else now + timeout,
@@ -169,6 +172,16 @@ class Intake:
                 "allow others or set min_tokens to 0",
                 param="allowed_token_ids",
             )
+
+    def _grammar(self, params: SamplingParams) -> Grammar | None:
+        if params.structured_outputs is None:
+            return None
+        if self._grammars is None:
+            raise InvalidRequestError(
+                "this model has no tokenizer, so it cannot tell which tokens fit structured_outputs",
+                param="structured_outputs",
+            )
+        return self._grammars.compile(params.structured_outputs)
 
     def check_prompt_length(self, num_tokens: int) -> None:
         """Refuse a prompt that would not fit even without a reply.

@@ -12,6 +12,7 @@ from octavo.kv.sequence import SequenceBlocks
 if TYPE_CHECKING:
     from octavo.engine.answer import AnswerText
     from octavo.engine.shaping import LogitShaping
+    from octavo.text.grammar import Grammar
 
 
 class RequestStatus(enum.Enum):
@@ -36,6 +37,7 @@ class RequestGroup:
         priority: int = 0,
         deadline: float | None = None,
         cache_salt: bytes = b"",
+        grammar: Grammar | None = None,
     ) -> None:
         self.request_id = request_id
         self.prompt = prompt
@@ -45,6 +47,8 @@ class RequestGroup:
         self.priority = priority
         self.deadline = deadline
         self.cache_salt = cache_salt
+        self.grammar = grammar
+        """Of an answer that has not begun; each request has its own copy."""
         self.metrics = RequestMetrics(arrival_time)
         self.requests: list[Request] = []
         self.num_cached_tokens: int | None = None

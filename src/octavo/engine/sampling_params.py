@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 
 from octavo.errors import InvalidRequestError, shown
+from octavo.text.grammar import StructuredOutputsParams
 
 MAX_LOGPROBS = 20
 """Most alternatives reported beside a token."""
@@ -40,6 +41,8 @@ class SamplingParams:
         skip_special_tokens: leave special tokens out of the text.
         include_stop_str_in_output: keep the stop string, or the stop token's text, in the text.
         allowed_token_ids: only these may be drawn.
+        structured_outputs: what the answer must look like: JSON, a regular expression, one of some texts, a
+            grammar. It goes neither with ``ignore_eos`` nor with ``min_tokens``.
         skip_reading_prefix_cache: compute the whole prompt, whatever is cached; what is computed is still
             shared.
         use_cache: ``False`` recomputes every token at every step and neither reads nor writes shared blocks.
@@ -70,6 +73,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     allowed_token_ids: Sequence[int] | None = None
+    structured_outputs: StructuredOutputsParams | None = None
     skip_reading_prefix_cache: bool = False
     use_cache: bool = True
 
@@ -115,6 +119,23 @@ class SamplingParams:
                     param="allowed_token_ids",
                 )
             object.__setattr__(self, "allowed_token_ids", allowed)
+        if self.structured_outputs is not None:
+            self._check_structured_outputs()
+
+    def _check_structured_outputs(self) -> None:
+        if not isinstance(self.structured_outputs, StructuredOutputsParams):
+            raise InvalidRequestError(
+                f"structured_outputs must be StructuredOutputsParams or None; got {shown(self.structured_outputs)}",
+                param="structured_outputs",
+            )
+        # The answer ends where its grammar does, which neither of these would let it.
+        for name in ("ignore_eos", "min_tokens"):
+            if getattr(self, name):
+                raise InvalidRequestError(
+                    f"{name} cannot be used with structured_outputs, which say where the answer ends; "
+                    f"got {getattr(self, name)}",
+                    param=name,
+                )
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from octavo.engine.sampling_params import SamplingParams
 from octavo.model.runner import Float32s, Int32s
+from octavo.text.grammar import Grammar
 
 NO_TOKENS = np.empty(0, np.int32)
 NO_VALUES = np.empty(0, np.float32)
@@ -16,8 +17,8 @@ NO_VALUES = np.empty(0, np.float32)
 class LogitShaping:
     """Penalties, biases and the mask of one request as the native sampler reads them, kept from step to step.
 
-    ``prompt_tokens [p]``: what the repetition penalty counts beside the output. ``mask [ceil(vocab / 32)]``:
-    bit ``t % 32`` of word ``t // 32`` allows token t; ``None`` allows all.
+    ``prompt_tokens [p]``: what the repetition penalty counts beside the output. ``grammar``: this answer's own; whoever
+    appends a token tells it. ``allowed``: the mask of ``allowed_token_ids``, as of :meth:`mask`; ``None`` allows all.
     """
 
     def __init__(
@@ -26,6 +27,7 @@ class LogitShaping:
         prompt_token_ids: Sequence[int],
         banned_token_ids: Sequence[int],
         vocab_size: int,
+        grammar: Grammar | None = None,
     ) -> None:
         self._counts = params.counts_tokens
         self._min_tokens = params.min_tokens
@@ -34,13 +36,15 @@ class LogitShaping:
         self._num_output = 0
         self._bias = _bias_arrays(dict(params.logit_bias))
         self._bias_before_minimum = _bias_arrays({**params.logit_bias, **dict.fromkeys(banned_token_ids, -np.inf)})
-        self.mask = None if params.allowed_token_ids is None else _mask(params.allowed_token_ids, vocab_size)
+        self.grammar = grammar
+        self.allowed = None if params.allowed_token_ids is None else _mask(params.allowed_token_ids, vocab_size)
+        self._mask = NO_TOKENS if grammar is None else np.empty(-(-vocab_size // 32), np.int32)
 
     @staticmethod
     def needed(params: SamplingParams) -> bool:
         """Whether ``params`` ask for anything that this class does."""
-        shapes = params.logit_bias or params.min_tokens or params.allowed_token_ids is not None
-        return bool(shapes) or params.counts_tokens
+        masked = params.allowed_token_ids is not None or params.structured_outputs is not None
+        return bool(params.logit_bias or params.min_tokens) or masked or params.counts_tokens
 
     def output_tokens(self, token_ids: list[int], num_prompt_tokens: int) -> Int32s:
         """The output so far, recomputed or not, if a penalty counts it; a view, good until the next call."""
@@ -52,6 +56,28 @@ class LogitShaping:
         self._output[self._num_output : num_output] = token_ids[num_prompt_tokens + self._num_output :]
         self._num_output = num_output
         return self._output[:num_output]
+
+    def mask(self) -> Int32s | None:
+        """Which tokens may be drawn next, ``[ceil(vocab / 32)]``: bit ``t % 32`` of word ``t // 32`` allows token t.
+
+        ``None`` allows all. Good until the next call.
+        """
+        if self.grammar is None:
+            return self.allowed
+        self.grammar.fill_mask(self._mask)
+        if self.allowed is not None:
+            self._mask &= self.allowed
+        return self._mask
+
+    def accept(self, token: int) -> None:
+        """Tell the grammar, if there is one, that ``token`` was drawn. Recomputed tokens are not drawn again."""
+        if self.grammar is not None:
+            self.grammar.accept(token)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the grammar allows nothing but the end of the answer."""
+        return self.grammar is not None and self.grammar.is_finished
 
     def bias(self, num_output_tokens: int) -> tuple[Int32s, Float32s]:
         """Tokens and what is added to their logits: -inf for what must not end the answer yet."""

@@ -76,7 +76,7 @@ class StructuredOutputsParams:
     def __post_init__(self) -> None:
         if not isinstance(self.json_object, bool):
             raise _refused("json_object", f"must be True or False; got {shown(self.json_object)}")
-        given = [kind for kind in _KINDS if getattr(self, kind) not in (None, False)]
+        given = self._given
         if len(given) != 1:
             raise InvalidRequestError(
                 f"structured_outputs takes exactly one of {', '.join(_KINDS)}; got {' and '.join(given) or 'none'}",
@@ -93,7 +93,11 @@ class StructuredOutputsParams:
     @property
     def kind(self) -> str:
         """The name of the field that is set."""
-        return next(kind for kind in _KINDS if getattr(self, kind) not in (None, False))
+        return self._given[0]
+
+    @property
+    def _given(self) -> list[str]:
+        return [kind for kind in _KINDS if getattr(self, kind) is not None and getattr(self, kind) is not False]
 
 
 class Grammar:
@@ -314,7 +318,10 @@ def _schema_text(schema: object) -> str:
         raise _refused("json", f"must be a JSON schema, an object or its text; got {shown(schema)}")
     if "x-guidance" in schema:
         raise _refused("json", "must be a JSON schema; x-guidance is not part of one. Write a grammar with %json")
-    text = json.dumps(plain(schema, "structured_outputs.json"))
+    try:
+        text = json.dumps(plain(schema, "structured_outputs.json"), allow_nan=False)
+    except ValueError as error:  # a number that is none, or one with more digits than Python prints
+        raise _refused("json", f"must be a JSON schema; {_shortened(str(error))}") from error
     _check_source("json", text)
     return text
 
