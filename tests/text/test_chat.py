@@ -82,9 +82,12 @@ def test_rendering_equals_transformers(case: Any, template: str, name: str, gene
 
 
 @pytest.mark.parametrize("tools", [None, [], TOOLS[:1], TOOLS])
-def test_rendering_with_tools_equals_transformers(byte_level: Any, template: str, tools: Any) -> None:
+@pytest.mark.parametrize("name", ["headers", "tools_in_system"])
+def test_rendering_with_tools_equals_transformers_where_the_template_takes_them(
+    byte_level: Any, templates: dict[str, str], name: str, tools: Any
+) -> None:
     for messages in (CALLING, CALLING[1:], CONVERSATIONS["system"]):
-        ours, theirs = ours_and_theirs(byte_level, template, messages, tools=tools, add_generation_prompt=True)
+        ours, theirs = ours_and_theirs(byte_level, templates[name], messages, tools=tools, add_generation_prompt=True)
         assert ours == theirs
 
 

@@ -95,11 +95,23 @@ def test_system_text_that_moves_into_the_user_message(byte_level: Any, templates
     assert found["message", 1] == "\n\nHello 👩‍👩‍👧‍👦 [/INST]"
 
 
-def test_tools_the_template_ignores_have_no_text(byte_level: Any, templates: dict[str, str]) -> None:
-    chat = ChatTemplate(templates["chatml"], byte_level.ours)
-    segments = check(chat.render(MESSAGES, tools=TOOLS), byte_level.ours)
+def test_tools_written_into_the_system_message_are_parts_of_their_own(
+    byte_level: Any, templates: dict[str, str]
+) -> None:
+    rendered = ChatTemplate(templates["chatml"], byte_level.ours).render(MESSAGES, tools=TOOLS)
+    check(rendered, byte_level.ours)
+    found = texts(rendered)
+    assert found["tool", 1].strip() == '{"type": "function", "function": {"name": "beta", "parameters": {}}}'
+    assert "beta_two" in found["tool", 2]
+    assert found["system", 0].endswith("\n\nBe brief.")
+    assert found["message", 1] == "<|im_start|>user\nHello 👩‍👩‍👧‍👦<|im_end|>\n"
+
+
+def test_tools_the_template_does_not_show_have_no_text(byte_level: Any, templates: dict[str, str]) -> None:
+    chat = ChatTemplate(templates["headers"], byte_level.ours)  # shows them before what the user says first
+    segments = check(chat.render(MESSAGES[2:3], tools=TOOLS), byte_level.ours)
     assert [s.end_char for s in segments if s.kind == "tool"] == [0, 0, 0]
-    assert [s for s in segments if s.kind != "tool"] == chat.render(MESSAGES).segments()
+    assert [s for s in segments if s.kind != "tool"] == chat.render(MESSAGES[2:3]).segments()
 
 
 def test_reasoning_dropped_later_moves_the_boundary_before_it(byte_level: Any, templates: dict[str, str]) -> None:

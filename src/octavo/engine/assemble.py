@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from octavo.model.weights import LoadedModel, load_model
 from octavo.planner import MemoryPlan, free_memory, kv_formats, plan
 from octavo.text.chat import ChatTemplate, RenderedChat
 from octavo.text.loading import load_tokenizer
+from octavo.text.reply_format import ReplyFormat
 from octavo.text.tokenizer import TemplateSource, Tokenizer
 
 Progress = Callable[[int, int], None]
@@ -79,6 +81,15 @@ class Assembly:
         self.summary = summary
         self._template = template
         self._compiled: ChatTemplate | None = None
+
+    @cached_property
+    def reply_format(self) -> ReplyFormat:
+        """How the model's own chat template has it write calls and reasoning.
+
+        Raises:
+            TemplateError: there is no template.
+        """
+        return ReplyFormat.of(self._chat_template(None), self.tokenizer)
 
     def render(
         self,

@@ -16,9 +16,13 @@ from octavo.text.messages import (
     text_parts,
     with_parts,
 )
+from octavo.text.reasoning import ends_open
 from octavo.text.segments import Conversation, Segment, find_segments
 from octavo.text.templating import CompiledTemplate
 from octavo.text.tokenizer import TemplateSource, Tokenizer, check_text
+from octavo.text.tools.detect import ToolSupport, detect
+from octavo.text.tools.rendering import adapted
+from octavo.text.tools.tool_format import ToolFormat
 
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 _OPEN_END = "OCTAVO_OPEN_END "  # the trailing space shows whether the template trims the content it is appended to
@@ -48,6 +52,12 @@ class RenderedChat:
         """
         return list(self._segments)
 
+    @property
+    def in_reasoning(self) -> bool:
+        """Whether it ends inside an open ``<think>`` block, which the reply then goes on with."""
+        last = text_parts(self._conversation.messages[-1]) if self._conversation.ends_open else []
+        return ends_open(self.text, last[-1] if last else "")
+
     @cached_property
     def _segments(self) -> list[Segment]:
         return find_segments(self._conversation, self._encoding.offsets)
@@ -58,6 +68,9 @@ class ChatTemplate:
 
     Text parts: where the template takes ``content`` as a list of parts it gets the list, as in transformers;
     where it does not, the texts are joined by a line break. Which of the two is found by trying, per role.
+
+    Tools: what the template shows of tools, calls and their results is its own affair; what it does not show is
+    written into the messages (see :mod:`octavo.text.tools.rendering`). That too is found by trying.
     """
 
     def __init__(self, source: TemplateSource | None, tokenizer: Tokenizer) -> None:
@@ -73,8 +86,17 @@ class ChatTemplate:
                 param="chat_template",
             )
         sources = {"default": source} if isinstance(source, str) else _checked_sources(source)
-        self._templates = {name: _Template(text) for name, text in sources.items()}
+        self._templates = {name: _Template(text, tokenizer.special_tokens) for name, text in sources.items()}
         self._tokenizer = tokenizer
+
+    @property
+    def tool_format(self) -> ToolFormat:
+        """How the model writes a call, as far as its template tells."""
+        return self._pick(True).support.tool_format
+
+    def mentions(self, *texts: str) -> bool:
+        """Whether one of the templates has all of ``texts`` in its source."""
+        return any(all(text in template.source for text in texts) for template in self._templates.values())
 
     def render(
         self,
@@ -90,7 +112,8 @@ class ChatTemplate:
 
         Args:
             messages: see :func:`octavo.text.messages.checked_messages`. Cache markers are taken off.
-            tools: JSON objects, as the template wants them; cache markers are taken off.
+            tools: JSON objects, as the template wants them; cache markers are taken off. A template that takes none
+                gets them as text.
             documents: for templates that take some.
             add_generation_prompt: end with the beginning of an assistant message.
             continue_final_message: end inside the last message, which the model then continues; no marker
@@ -150,11 +173,22 @@ class ChatTemplate:
 class _Template:
     """One template with what has been found out about it."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        self.source = source
         self._compiled = CompiledTemplate(source)
+        self._special_tokens = special_tokens
         self._takes_lists: dict[str, bool] = {}
 
+    @cached_property
+    def support(self) -> ToolSupport:
+        return detect(self._probe, self.source)
+
     def render(self, messages: list[Message], variables: dict[str, Any], open_end: bool) -> str:
+        tools = variables["tools"]
+        if tools or any(message["role"] == "tool" or "tool_calls" in message for message in messages):
+            messages = adapted(messages, tools, self.support)
+            if not self.support.shows_tools:
+                variables = {**variables, "tools": None}
         messages = [self._adapted(message) for message in messages]
         if not open_end:
             return self._compiled.render({**variables, "messages": messages})
@@ -175,16 +209,20 @@ class _Template:
     def _try_list(self, role: str) -> bool:
         """Whether a list of two texts comes out as two texts, and not as Python or JSON."""
         first, second = "OCTAVO_FIRST_PART", "OCTAVO_SECOND_PART"
-        probe = {"role": role, "content": [{"type": "text", "text": first}, {"type": "text", "text": second}]}
+        probe: Message = {"role": role, "content": [{"type": "text", "text": first}, {"type": "text", "text": second}]}
         user = {"role": "user", "content": "x"}
         messages = {"user": [probe], "system": [probe, user], "developer": [probe, user]}.get(role, [user, probe])
         try:
-            text = self._compiled.render({"messages": messages, "add_generation_prompt": False})
+            text = self._probe(messages, None)
         except TemplateError:
             return False
         _, found, rest = text.partition(first)
         between, found_too, _ = rest.partition(second)
         return bool(found and found_too) and "'type'" not in between and '"type"' not in between
+
+    def _probe(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> str:
+        fixed = {"documents": None, "add_generation_prompt": False}
+        return self._compiled.render({**self._special_tokens, **fixed, "messages": messages, "tools": tools})
 
 
 def _cut_open(rendered: str, last_text: str) -> str:

@@ -26,6 +26,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from octavo.errors import InvalidRequestError, shown
@@ -241,6 +242,21 @@ class GrammarCompiler:
         while self._cached_source > MAX_CACHED_SOURCE:
             (_, source), _ = self._compiled.popitem(last=False)
             self._cached_source -= len(source)
+
+
+@lru_cache(maxsize=256)
+def schema_problem(schema: str) -> str | None:
+    """Why no grammar can be made of this JSON schema; ``None`` if one can. No vocabulary is needed to tell."""
+    from llguidance import LLMatcher
+
+    def check() -> str:
+        return LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(schema, overrides=JSON_STYLE))  # type: ignore[arg-type]
+
+    try:
+        problem = _on_deep_stack(check)
+    except ValueError as error:  # as in :meth:`GrammarCompiler._compile`
+        problem = str(error)
+    return _shortened(problem) if problem else None
 
 
 class _Vocabulary:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +27,8 @@ def checked_messages(messages: object) -> list[Message]:
     A message is ``{"role": str, "content": str | list of {"type": "text", "text": str}, ...}``. Only an
     assistant's that carries ``tool_calls`` may lack content. Keys that hold ``None`` are dropped (clients
     send them, templates stumble over them), and so are cache markers. Reasoning is found under any of its
-    usual names. Other keys pass through as they are.
+    usual names. Arguments of tool calls may be a JSON object or its text, and become an object with its keys in
+    their order. Other keys pass through as they are.
 
     Raises:
         InvalidRequestError: with ``param`` naming the place, such as ``messages[2].content``.
@@ -111,7 +113,7 @@ def _message(message: object, param: str) -> Message:
             param=f"{param}.content",
         )
     if "tool_calls" in copy:
-        _check_tool_calls(copy["tool_calls"], f"{param}.tool_calls")
+        copy["tool_calls"] = _tool_calls(copy["tool_calls"], f"{param}.tool_calls")
     reasoning = next((copy[name] for name in _REASONING if name in copy), None)
     if reasoning is not None:
         copy = {"thinking": reasoning, **copy, "reasoning_content": reasoning}
@@ -145,9 +147,10 @@ def _content(content: object, param: str) -> str | list[dict[str, str]]:
     return parts
 
 
-def _check_tool_calls(calls: object, param: str) -> None:
+def _tool_calls(calls: object, param: str) -> list[dict[str, Any]]:
     if not isinstance(calls, list):
         raise InvalidRequestError(f"{param} must be a list; got {type(calls).__name__}", param=param)
+    checked = []
     for index, call in enumerate(calls):
         function = call.get("function", call) if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
@@ -155,3 +158,27 @@ def _check_tool_calls(calls: object, param: str) -> None:
                 f'{param}[{index}] must be {{"function": {{"name": ..., "arguments": ...}}}}; got {shown(call)}',
                 param=f"{param}[{index}]",
             )
+        where = f"{param}[{index}].function" if "function" in call else f"{param}[{index}]"
+        read = {**function, "arguments": _arguments(function.get("arguments"), f"{where}.arguments")}
+        checked.append({**call, "function": read} if "function" in call else read)
+    return checked
+
+
+def _arguments(arguments: object, param: str) -> dict[str, Any]:
+    """A call's arguments as an object; none, or no text, are those of a function that takes none."""
+    value = arguments
+    if isinstance(arguments, str) and arguments.strip():
+        try:
+            value = json.loads(arguments, parse_constant=_no_constant)
+        except (ValueError, RecursionError):
+            value = None
+    elif arguments is None or isinstance(arguments, str):
+        value = {}
+    if not isinstance(value, dict):
+        raise InvalidRequestError(f"{param} must be a JSON object, or its text; got {shown(arguments)}", param=param)
+    copy: dict[str, Any] = plain(value, param)
+    return copy
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,72 @@
+"""Tools as a request gives them, read for the grammar that holds calls to them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from octavo.errors import InvalidRequestError, shown
+from octavo.text.grammar import schema_problem
+from octavo.text.messages import checked_objects
+from octavo.text.tools.tool_format import to_json
+
+_OPEN_ENDED = ("additionalProperties", "patternProperties", "unevaluatedProperties", "$ref", "anyOf", "oneOf", "allOf")
+
+
+class Tool(NamedTuple):
+    """A function's name, and the JSON schema of its arguments as text."""
+
+    name: str
+    schema: str
+
+
+def read_tools(tools: Sequence[Mapping[str, Any]]) -> list[Tool]:
+    """Read ``{"type": "function", "function": {"name", "description", "parameters", "strict"}}``.
+
+    Raises:
+        InvalidRequestError: a tool is not of that form, two have one name, or arguments of such a schema cannot be
+            enforced; ``param`` says where, such as ``tools[0].function.parameters``.
+    """
+    read: list[Tool] = []
+    for index, tool in enumerate(checked_objects(tools, "tools") or []):
+        function = tool.get("function")
+        where = f"tools[{index}].function"
+        if not isinstance(function, dict):
+            raise InvalidRequestError(f"{where} must be an object; got {shown(function)}", param=where)
+        name = function.get("name")
+        if not isinstance(name, str) or not name:
+            raise InvalidRequestError(f"{where}.name must be text; got {shown(name)}", param=f"{where}.name")
+        if any(name == other.name for other in read):
+            raise InvalidRequestError(f"{where}.name is taken: two tools are called {name!r}", param=f"{where}.name")
+        read.append(Tool(name, _schema(function.get("parameters"), f"{where}.parameters")))
+    return read
+
+
+def _schema(parameters: object, where: str) -> str:
+    """The schema of the arguments, which are always an object.
+
+    Where properties are listed and nothing says whether there may be others, there may not: a function takes the
+    arguments it lists.
+    """
+    if parameters is None:
+        return to_json({"type": "object", "properties": {}, "additionalProperties": False})
+    if not isinstance(parameters, dict):
+        raise InvalidRequestError(f"{where} must be a JSON schema; got {shown(parameters)}", param=where)
+    kind = parameters.get("type", "object")
+    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+        raise InvalidRequestError(
+            f"{where} must describe an object, for arguments are one; its type is {shown(kind)}", param=where
+        )
+    schema = {**parameters, "type": "object"}
+    schema.pop("x-guidance", None)
+    if "properties" in schema and not any(key in schema for key in _OPEN_ENDED):
+        schema["additionalProperties"] = False
+    try:
+        text = json.dumps(schema, allow_nan=False)
+    except ValueError as error:  # a number that is none, or one with more digits than Python prints
+        raise InvalidRequestError(f"{where} cannot be enforced: {error}", param=where) from error
+    problem = schema_problem(text)
+    if problem is not None:
+        raise InvalidRequestError(f"{where} cannot be enforced: {problem}", param=where)
+    return text
