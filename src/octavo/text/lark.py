@@ -5,7 +5,7 @@ Two things in a grammar are rewritten, both outside of strings, regular expressi
 - ``<NAME>`` becomes the number of a token. llguidance knows the names of special tokens alone, and only those that
   stand in angle brackets; here ``<tool_call>`` may be an ordinary added token, and ``<[TOOL_CALLS]>`` is the special
   token ``[TOOL_CALLS]``.
-- ``%json {...}`` gets the white space of :data:`JSON_STYLE`, unless its own ``x-guidance`` says otherwise.
+- ``%json {...}`` is written in the style of :data:`JSON_STYLE`, unless its own ``x-guidance`` says otherwise.
 """
 
 from __future__ import annotations
@@ -15,8 +15,14 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-JSON_STYLE: dict[str, Any] = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
-"""White space in JSON: at most one space, after a comma or a colon. More, and a model can write it without end."""
+JSON_STYLE: dict[str, Any] = {
+    "whitespace_flexible": False,
+    "item_separator": ", ?",
+    "key_separator": ": ?",
+    "json_allow_general_unicode_escapes": True,
+}
+"""JSON as it is written: at most one space, after a comma or a colon (with more, a model can write it without end), and
+any ``\\u`` escape in a string but half a surrogate pair."""
 
 _PARTS = re.compile(
     r"""
