@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from octavo.engine.assemble import Assembly, Messages, Progress, StartupSummary,
 from octavo.engine.engine import Engine
 from octavo.engine.intake import Prompt, RequestOptions, as_prompt
 from octavo.engine.outputs import RequestOutput
+from octavo.engine.request import RequestGroup
 from octavo.engine.sampling_params import SamplingParams
-from octavo.engine.stats import EngineStats
+from octavo.engine.stats import EngineGauges, EngineStats
 from octavo.engine.thread import EngineThread
 from octavo.errors import EngineDeadError
 from octavo.model.source import DEFAULT_MODEL
+from octavo.text.chat import RenderedChat
 from octavo.text.tokenizer import Tokenizer
 
 
@@ -87,9 +90,7 @@ class AsyncEngine:
     ) -> AsyncGenerator[RequestOutput, None]:
         """Answer one prompt, in increments (see :class:`RequestOutput`) as they are computed.
 
-        A consumer that is slower than the engine gets several steps' increments in one; the engine never
-        waits for it. Closing or cancelling the generator aborts the request and frees its blocks before the
-        next step.
+        :meth:`accept` and :meth:`stream` in one.
 
         Args:
             priority: lower runs first.
@@ -100,20 +101,12 @@ class AsyncEngine:
             InvalidRequestError: the request cannot be served as given; before any output.
             EngineDeadError: the engine failed, now or earlier; ``__cause__`` says why.
         """
-        options = RequestOptions(priority, cache_salt, timeout)
-        params = SamplingParams() if sampling_params is None else sampling_params
-        accept = self._assembly.engine.intake.accept
-        group = await asyncio.to_thread(accept, prompt, params, request_id=request_id, options=options)
-        stream = _Stream(group.request_id)
-        self._thread.submit(group, stream)
-        try:
-            while True:
-                output = await stream.next()
+        group = await self.accept(
+            prompt, sampling_params, request_id, priority=priority, cache_salt=cache_salt, timeout=timeout
+        )
+        async with aclosing(self.stream(group)) as outputs:
+            async for output in outputs:
                 yield output
-                if output.finished:
-                    return
-        finally:
-            self._thread.abort(group.request_id, stream)
 
     async def chat(
         self,
@@ -126,25 +119,75 @@ class AsyncEngine:
         timeout: float | None = None,
         **template: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Answer a conversation: :meth:`generate` for what :meth:`Assembly.render` makes of ``messages``.
+        """Answer a conversation: :meth:`generate` for what :meth:`render` makes of ``messages``.
 
         ``template``: ``tools``, ``documents``, ``add_generation_prompt``, ``continue_final_message``,
         ``chat_template``, ``chat_template_kwargs``.
         """
-        rendered = await asyncio.to_thread(self._assembly.render, messages, **template)
-        outputs = self.generate(
-            as_prompt(rendered),
+        group = await self.accept(
+            as_prompt(await self.render(messages, **template)),
             sampling_params,
             request_id,
             priority=priority,
             cache_salt=cache_salt,
             timeout=timeout,
         )
-        try:
+        async with aclosing(self.stream(group)) as outputs:
             async for output in outputs:
                 yield output
+
+    async def accept(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | bytes = b"",
+        timeout: float | None = None,
+    ) -> RequestGroup:
+        """Check a request, on a worker thread, and make of it what :meth:`stream` answers. Nothing is queued yet.
+
+        Its ``timeout`` counts from here.
+
+        Raises:
+            InvalidRequestError: the request cannot be served as given.
+        """
+        options = RequestOptions(priority, cache_salt, timeout)
+        params = SamplingParams() if sampling_params is None else sampling_params
+        accept = self._assembly.engine.intake.accept
+        return await asyncio.to_thread(accept, prompt, params, request_id=request_id, options=options)
+
+    async def stream(self, group: RequestGroup) -> AsyncGenerator[RequestOutput, None]:
+        """Answer what :meth:`accept` returned, in increments as they are computed. Once for each.
+
+        The request is queued when the first increment is asked for: a generator that is never begun costs nothing. A
+        consumer that is slower than the engine gets several steps' increments in one; the engine never waits for it.
+        Closing or cancelling the generator aborts the request and frees its blocks before the next step.
+
+        Raises:
+            InvalidRequestError: its request_id is in use, or it was answered before; before any output.
+            EngineDeadError: the engine failed, now or earlier; ``__cause__`` says why.
+        """
+        stream = _Stream(group.request_id)
+        self._thread.submit(group, stream)
+        try:
+            while True:
+                output = await stream.next()
+                yield output
+                if output.finished:
+                    return
         finally:
-            await outputs.aclose()
+            self._thread.abort(group.request_id, stream)
+
+    async def render(self, messages: Messages, **template: Any) -> RenderedChat:
+        """Render a conversation, on a worker thread, without answering it; see :meth:`Assembly.render`.
+
+        Raises:
+            TemplateError: the model has no chat template, or it refuses these messages.
+            InvalidRequestError: these are not messages.
+        """
+        return await asyncio.to_thread(self._assembly.render, messages, **template)
 
     async def abort(self, request_id: str) -> None:
         """End a request before the next step; its consumer gets an output with finish_reason ``"abort"``."""
@@ -157,6 +200,10 @@ class AsyncEngine:
     async def stats(self) -> EngineStats:
         """The engine's counters, as of the step it is at."""
         return await asyncio.wrap_future(self._thread.call(Engine.snapshot))
+
+    async def gauges(self) -> EngineGauges:
+        """What is running, waiting and held, as of the step the engine is at."""
+        return await asyncio.wrap_future(self._thread.call(Engine.gauges))
 
     def shutdown(self) -> None:
         """End the engine thread; whatever is unfinished fails. Waits for the step that runs.

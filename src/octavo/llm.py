@@ -21,7 +21,7 @@ from octavo.engine.intake import Prompt, RequestOptions, as_prompt
 from octavo.engine.outputs import RequestOutput
 from octavo.engine.request import RequestGroup
 from octavo.engine.sampling_params import SamplingParams
-from octavo.engine.stats import EngineStats
+from octavo.engine.stats import EngineGauges, EngineStats
 from octavo.errors import InvalidRequestError
 from octavo.model.source import DEFAULT_MODEL
 from octavo.text.chat import RenderedChat
@@ -220,6 +220,10 @@ class LLM:
     def stats(self) -> EngineStats:
         """A copy of the engine's counters."""
         return self._driver.call(Engine.snapshot)
+
+    def gauges(self) -> EngineGauges:
+        """What is running, waiting and held, as of the step the engine is at."""
+        return self._driver.call(Engine.gauges)
 
     def close(self) -> None:
         """Drop whatever is unfinished and give the memory of model and cache back. Twice is harmless."""

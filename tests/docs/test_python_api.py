@@ -15,7 +15,7 @@ import octavo
 from octavo import errors
 from octavo.engine.assemble import Assembly, StartupSummary
 from octavo.engine.outputs import RequestMetrics
-from octavo.engine.stats import EngineStats
+from octavo.engine.stats import EngineGauges, EngineStats
 
 PAGE = "docs/python-api.md"
 FIELDS = ("Field", "Default", "What")
@@ -29,6 +29,7 @@ DATACLASSES = [
     pytest.param("## `EngineConfig`", octavo.EngineConfig, FIELDS, id="EngineConfig"),
     pytest.param("## Summary and statistics", StartupSummary, ("Summary", "Default", "What"), id="StartupSummary"),
     pytest.param("## Summary and statistics", EngineStats, ("Counter", "Default", "What"), id="EngineStats"),
+    pytest.param("## Summary and statistics", EngineGauges, ("Gauge", "Default", "What"), id="EngineGauges"),
 ]
 SIGNATURES = [
     pytest.param("## `LLM`", "LLM", octavo.LLM, id="LLM"),
@@ -57,7 +58,9 @@ def test_every_public_method_and_property_is_described(owner: type) -> None:
     assert {name for row in rows for name in quoted(row[0])} == _public(owner)
 
 
-@pytest.mark.parametrize("owner", [octavo.RequestOutput, octavo.CompletionOutput, RequestMetrics, octavo.EngineConfig])
+@pytest.mark.parametrize(
+    "owner", [octavo.RequestOutput, octavo.CompletionOutput, RequestMetrics, octavo.EngineConfig, EngineGauges]
+)
 def test_what_is_derived_from_fields_is_described(owner: type) -> None:
     fields = {field.name for field in dataclasses.fields(owner)}
     page = read(PAGE)

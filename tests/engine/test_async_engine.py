@@ -11,7 +11,7 @@ import pytest
 from octavo.async_engine import AsyncEngine
 from octavo.engine.outputs import RequestOutput
 from octavo.engine.sampling_params import SamplingParams
-from octavo.errors import EngineDeadError, InvalidRequestError
+from octavo.errors import ContextLengthError, EngineDeadError, InvalidRequestError
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 ENDLESS = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
@@ -77,6 +77,70 @@ async def test_closing_the_generator_aborts(served: Any) -> None:
     await outputs.aclose()
     await until(lambda: not core.has_unfinished)
     core.check_idle()
+
+
+async def test_accept_and_stream_are_generate_in_two(served: Any) -> None:
+    engine, core, _ = served
+    alone = await whole(engine.generate("abc", GREEDY))
+    group = await engine.accept("abc", GREEDY, "mine")
+    assert not core.has_unfinished, "accepting queues nothing"
+    output = await whole(engine.stream(group))
+    assert output.request_id == "mine"
+    assert output.outputs[0].token_ids == alone.outputs[0].token_ids
+    core.check_idle()
+
+
+async def test_what_is_refused_is_refused_by_accept(served: Any) -> None:
+    engine, core, _ = served
+    with pytest.raises(ContextLengthError):
+        await engine.accept("abc", SamplingParams(max_tokens=2000))
+    assert core.stats.num_requests == 0
+
+
+async def test_a_stream_that_is_never_begun_queues_nothing(served: Any) -> None:
+    engine, core, _ = served
+    outputs = engine.stream(await engine.accept("abcd", ENDLESS))
+    await outputs.aclose()
+    assert (await engine.stats()).num_requests == 0
+    core.check_idle()
+
+
+async def test_a_group_is_streamed_once(served: Any) -> None:
+    engine, core, _ = served
+    group = await engine.accept("abcd", ENDLESS)
+    outputs = engine.stream(group)
+    await anext(outputs)
+    for _ in range(2):  # while it runs, and after
+        with pytest.raises(InvalidRequestError):
+            await anext(engine.stream(group))
+        await outputs.aclose()
+        await until(lambda: not core.has_unfinished)
+    assert core.stats.num_requests == 1
+
+
+async def test_a_conversation_is_rendered_as_chat_renders_it(served: Any) -> None:
+    engine, _, _ = served
+    messages = [{"role": "user", "content": "abc"}]
+    rendered = await engine.render(messages)
+    assert (await whole(engine.chat(messages, GREEDY))).prompt_token_ids == rendered.prompt_token_ids
+    with pytest.raises(InvalidRequestError):
+        await engine.render("no messages")
+
+
+async def test_gauges_tell_what_runs_and_what_stays_cached(served: Any) -> None:
+    engine, core, _ = served
+    idle = await engine.gauges()
+    assert (idle.num_running, idle.num_waiting, idle.num_active_blocks, idle.num_cached_blocks) == (0, 0, 0, 0)
+    assert idle.num_free_blocks == idle.num_blocks == core.plan.num_blocks - 1
+    outputs = engine.generate("abcd", ENDLESS)
+    await anext(outputs)
+    busy = await engine.gauges()
+    assert busy.num_running == 1 and busy.num_active_blocks > 0
+    assert busy.kv_cache_usage == busy.num_active_blocks / busy.num_blocks
+    await outputs.aclose()
+    after = await engine.gauges()
+    assert after.num_running == 0 and after.kv_cache_usage == 0 and after.num_cached_blocks > 0
+    assert after.num_cached_blocks + after.num_free_blocks == after.num_blocks
 
 
 async def test_a_slow_consumer_blocks_nobody_and_loses_nothing(served: Any) -> None:
@@ -156,6 +220,9 @@ async def test_a_native_failure_fails_everybody_who_waits_and_health_says_so(mak
         await whole(engine.generate("abc", GREEDY))
     with pytest.raises(EngineDeadError, match="on fire"):
         await engine.stats()
+    group = await engine.accept("abc", GREEDY)
+    with pytest.raises(EngineDeadError, match="on fire"):
+        await anext(engine.stream(group))
     assembly.engine.check_idle()
     engine.shutdown()
 

@@ -17,7 +17,7 @@ from octavo.engine.prompt_scores import collect_scores, rows_to_score, token_log
 from octavo.engine.request import Request, RequestGroup, RequestStatus
 from octavo.engine.scheduler import Scheduler, SchedulerOutput
 from octavo.engine.shaping import LogitShaping
-from octavo.engine.stats import EngineStats
+from octavo.engine.stats import EngineGauges, EngineStats
 from octavo.errors import EngineDeadError, InvalidRequestError
 from octavo.kv.block import BlockError
 from octavo.kv.hashing import Namespace
@@ -202,6 +202,19 @@ class Engine:
     def snapshot(self) -> EngineStats:
         """A copy of the counters as they are now."""
         return replace(self.stats)
+
+    def gauges(self) -> EngineGauges:
+        """What is running, waiting and held now."""
+        kv = self.kv
+        return EngineGauges(
+            num_running=self.num_running,
+            num_waiting=self.num_waiting,
+            num_blocks=kv.num_blocks - 1,
+            num_active_blocks=kv.num_referenced_blocks,
+            num_cached_blocks=kv.num_evictable_blocks,
+            num_free_blocks=kv.num_free_blocks - kv.num_evictable_blocks,
+            block_size=kv.block_size,
+        )
 
     def check_idle(self) -> None:
         """Raise BlockError unless the engine is idle, holds no block, and its bookkeeping is sound."""

@@ -1,4 +1,4 @@
-"""EngineStats: what an engine has done since it started."""
+"""What an engine says about itself: EngineStats, what it has done; EngineGauges, what it holds right now."""
 
 from __future__ import annotations
 
@@ -30,3 +30,36 @@ class EngineStats:
     num_preemptions: int = 0
     native_seconds: float = 0.0
     python_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineGauges:
+    """What one engine holds between two steps. Every usable block is active, cached or free::
+
+        num_blocks  | num_active_blocks | num_cached_blocks | num_free_blocks |
+                      a request's         findable            neither
+
+    Blocks that stay cached after a request are no longer active: 0 % of use means an idle engine, not a lost cache.
+
+    Attributes:
+        num_running: requests that hold blocks, one for each of ``n`` answers.
+        num_waiting: requests that hold none yet, or none any more.
+        num_blocks: blocks that can hold tokens: all but the null block.
+        num_active_blocks: those that requests hold, shared ones once.
+        num_cached_blocks: those that no request holds and a hit can find.
+        num_free_blocks: those that hold nothing.
+        block_size: tokens per block.
+    """
+
+    num_running: int
+    num_waiting: int
+    num_blocks: int
+    num_active_blocks: int
+    num_cached_blocks: int
+    num_free_blocks: int
+    block_size: int
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """The share of blocks that requests hold, from 0 to 1."""
+        return self.num_active_blocks / self.num_blocks

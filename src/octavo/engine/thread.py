@@ -61,10 +61,12 @@ class EngineThread:
 
         Raises:
             EngineDeadError: the engine failed or was shut down.
-            InvalidRequestError: the request_id is in use.
+            InvalidRequestError: the request_id is in use, or the request was submitted before.
         """
         with self._gate:
             self._require_alive()
+            if group.requests:
+                raise InvalidRequestError("a request is answered once; accept it again to have another answer")
             if group.request_id in self._sinks:
                 raise InvalidRequestError(
                     f"request_id {group.request_id!r} is in use by a request that is not finished",

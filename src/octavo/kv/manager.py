@@ -286,6 +286,11 @@ class KVCacheManager:
         return len(self._index)
 
     @property
+    def num_evictable_blocks(self) -> int:
+        """Blocks that a hit can find and nobody holds."""
+        return self._pool.num_evictable
+
+    @property
     def num_referenced_blocks(self) -> int:
         """Blocks that somebody holds. An idle engine has none."""
         return self.num_blocks - 1 - self._pool.num_free

@@ -16,7 +16,7 @@ class BlockPool:
     reverse, so that it loses its tail first.
     """
 
-    __slots__ = ("_blocks", "_free", "_index")
+    __slots__ = ("_blocks", "_free", "_index", "num_evictable")
 
     def __init__(self, num_blocks: int, index: PrefixIndex) -> None:
         if num_blocks < 2:
@@ -24,6 +24,8 @@ class BlockPool:
         self._index = index
         self._blocks = tuple(Block(block_id) for block_id in range(num_blocks))
         self._free = FreeBlockQueue()
+        self.num_evictable = 0
+        """Free blocks that a hit can find."""
         for block in self._blocks[NULL_BLOCK_ID + 1 :]:
             self._free.append(block)
 
@@ -50,6 +52,7 @@ class BlockPool:
         for _ in range(count):
             block = self._free.popleft()
             if block.block_hash is not None:
+                self.num_evictable -= 1
                 self._index.remove(block)
             block.ref_count = 1
             taken.append(block)
@@ -60,6 +63,7 @@ class BlockPool:
         for block in blocks:
             if block.ref_count == 0:
                 self._free.remove(block)
+                self.num_evictable -= block.block_hash is not None
             block.ref_count += 1
 
     def free(self, blocks: Iterable[Block]) -> None:
@@ -77,12 +81,14 @@ class BlockPool:
                     self._free.prepend(block)
                 else:
                     self._free.append(block)
+                    self.num_evictable += 1
 
     def evict_free(self) -> int:
         """Mutates: every free block forgets its content. Returns how many had one."""
         published = [block for block in self._free if block.block_hash is not None]
         for block in published:
             self._index.remove(block)
+        self.num_evictable = 0
         return len(published)
 
     def check(self, holders: dict[int, int]) -> None:
@@ -92,6 +98,9 @@ class BlockPool:
         free = list(self._free)
         if len(free) != len(self._free) or len({block.block_id for block in free}) != len(free):
             raise BlockError(f"the free queue says {len(self._free)} blocks and links {len(free)}, or one twice")
+        evictable = sum(block.block_hash is not None for block in free)
+        if evictable != self.num_evictable:
+            raise BlockError(f"{evictable} free blocks are published; {self.num_evictable} were counted")
         free_ids = {block.block_id for block in free}
         null = self._blocks[NULL_BLOCK_ID]
         if null.ref_count or null.block_hash is not None or NULL_BLOCK_ID in free_ids or NULL_BLOCK_ID in holders:
