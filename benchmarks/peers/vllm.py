@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks.peers.engine import TokenEngine
 from benchmarks.peers.models import make_hf_folder
 from benchmarks.peers.place import Place
+from benchmarks.peers.recipe import HOST, Recipe
 from benchmarks.peers.shapes import MAX_MODEL_LEN, MAX_NUM_SEQS
 
 NAME = "vLLM"
@@ -41,6 +42,7 @@ def environment(place: Place, threads: int) -> Mapping[str, str]:
         "PATH": f"{root / 'bin'}{os.pathsep}{os.environ['PATH']}",  # it compiles with ninja
         "VLLM_CPU_KVCACHE_SPACE": "2",
         "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+        "OMP_NUM_THREADS": str(threads),  # or a value around us would hold for it
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(str(cpu) for cpu in sorted(os.sched_getaffinity(0))[:threads]),
         # A second process for the engine only takes time from the first where there are two processors.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -51,6 +53,21 @@ def environment(place: Place, threads: int) -> Mapping[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
     }
+
+
+def serve(place: Place, threads: int, port: int) -> Recipe:
+    sizes = {
+        "--max-model-len": MAX_MODEL_LEN,
+        "--max-num-batched-tokens": MAX_MODEL_LEN,
+        "--max-num-seqs": MAX_NUM_SEQS,
+    }
+    # Its `vllm serve` looks for a package of that name, and this one is called vllm-cpu.
+    command = [str(python(place)), "-m", "vllm.entrypoints.openai.api_server", "--host", HOST, "--port", str(port)]
+    command += ["--model", str(place.hf_folder), "--dtype", "bfloat16"]
+    command += [str(part) for size in sizes.items() for part in size]
+    command += ["--enable-prefix-caching", "--enable-prompt-tokens-details", "--generation-config", "vllm"]
+    command += ["--disable-uvicorn-access-log"]
+    return Recipe(command, environment(place, threads), "/health")
 
 
 def open_engine(work: Path, threads: int) -> TokenEngine:

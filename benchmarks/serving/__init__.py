@@ -1,0 +1,1 @@
+"""What `benchmarks.serve` measures servers with: a client, loads, processes, and tables."""
