@@ -194,7 +194,7 @@ class GrammarCompiler:
 
         try:
             text = self._llguidance_grammar(kind, source)
-        except ValueError as error:  # a number or a surrogate in a schema that Python reads and llguidance does not
+        except ValueError as error:  # a number in a schema that Python reads and llguidance does not
             raise _refused(kind, f"cannot be used: {_shortened(str(error))}") from error
         matcher = LLMatcher(
             self._llguidance_tokenizer(), text, log_level=0, limits=LLParserLimits(verbose_errors=False)
@@ -336,8 +336,9 @@ def _schema_text(schema: object) -> str:
         raise _refused("json", f"must be a JSON schema, an object or its text; got {shown(schema)}")
     if "x-guidance" in schema:
         raise _refused("json", "must be a JSON schema; x-guidance is not part of one. Write a grammar with %json")
+    copy = plain(schema, "structured_outputs.json")
     try:
-        text = json.dumps(plain(schema, "structured_outputs.json"), allow_nan=False)
+        text = json.dumps(copy, ensure_ascii=False, allow_nan=False)
     except ValueError as error:  # a number that is none, or one with more digits than Python prints
         raise _refused("json", f"must be a JSON schema; {_shortened(str(error))}") from error
     _check_source("json", text)
