@@ -13,7 +13,7 @@ from octavo.text.reply import ReplyParser
 from octavo.text.tokenizer import Tokenizer
 from octavo.text.tools.constraint import Calls, ReplyGrammar
 from octavo.text.tools.tool_format import ToolFormat
-from octavo.text.tools.toolset import Tool, read_tools
+from octavo.text.tools.toolset import read_tools
 
 _CALLS: dict[str, Calls] = {"auto": "may", "required": "must", "none": "not"}
 
@@ -81,9 +81,8 @@ class ReplyFormat:
         calls: Calls = _CALLS.get(tool_choice, "must") if tools else "not"
         if calls == "not" and output is not None and not self.has_reasoning:
             return output
-        read = read_tools(tools) if calls != "not" else []
-        if calls != "not" and tool_choice not in _CALLS:
-            read = [_named(read, tool_choice)]
+        only = None if tool_choice in _CALLS else tool_choice
+        read = read_tools(tools, only) if calls != "not" else []
         grammar = ReplyGrammar(
             self.tool_format, self._special_id, read, calls, parallel, None if calls == "must" else output
         )
@@ -99,11 +98,3 @@ class ReplyFormat:
     def _special_id(self, marker: str) -> int | None:
         token = self._tokenizer.token_id(marker)
         return token if token is not None and self._tokenizer.is_special(token) else None
-
-
-def _named(tools: Sequence[Tool], name: str) -> Tool:
-    for tool in tools:
-        if tool.name == name:
-            return tool
-    known = ", ".join(repr(tool.name) for tool in tools)
-    raise InvalidRequestError(f"tool_choice is {name!r}, but the tools are {known}", param="tool_choice")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.errors import TemplateError
@@ -97,13 +97,15 @@ class _Call:
 
     def _shown(self, render: Render) -> str | None:
         """What stands around the call, if name and arguments come out."""
-        try:
-            # The tools may stand behind the user's message, so they are left out if they can be.
-            text = render([_USER, self._message()], None)
-        except TemplateError:
-            return None
-        _, _, text = text.rpartition(str(_USER["content"]))
-        return text if _TOOL in text and _VALUE in text else None
+        # The tools may stand behind the user's message, so they are left out if they can be.
+        for tools in (None, _TOOLS):
+            try:
+                text = render([_USER, self._message()], tools)
+            except TemplateError:
+                continue
+            _, _, text = text.rpartition(str(_USER["content"]))
+            return text if _TOOL in text and _VALUE in text else None
+        return None
 
     def _message(self) -> dict[str, Any]:
         function = {"name": _TOOL, "arguments": {"key": _VALUE}}
@@ -129,7 +131,9 @@ def _format(call: str | None, source: str) -> ToolFormat:
     """The format by what a template wrote; by what stands in it, where it shows no call."""
     text = source if call is None else call
     if "[TOOL_CALLS]" in text:
-        return MISTRAL_ARGS if "[ARGS]" in text else MISTRAL
+        if "[ARGS]" in text:
+            return MISTRAL_ARGS
+        return replace(MISTRAL, opening=" [") if "[TOOL_CALLS] [" in text else MISTRAL
     if "<tool_call>" in text:
         return HERMES
     if "<|tool_call|>" in text:

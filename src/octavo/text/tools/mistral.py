@@ -13,10 +13,9 @@ from dataclasses import replace
 
 from octavo.text.tools.call_body import CallBody, CallList, CallWriter
 from octavo.text.tools.json_scan import WHITESPACE, JsonScanner, Status
-from octavo.text.tools.tool_format import ToolFormat
+from octavo.text.tools.tool_format import NAME, ToolFormat
 
 _ARGS, _CALL_ID = "[ARGS]", "[CALL_ID]"
-_NAME = re.compile(r"[^\s\[\]{}\"<>]+")
 _ID = re.compile(r"[A-Za-z0-9_-]*")
 
 
@@ -70,7 +69,7 @@ class _NamedCall:
 
     def _may_go_on(self, head: str) -> bool:
         """Whether ``head`` can become a name, perhaps an id, and the marker before the arguments."""
-        name = _NAME.match(head := head.lstrip(WHITESPACE))
+        name = NAME.match(head := head.lstrip(WHITESPACE))
         if name is None:
             return not head
         rest = head[name.end() :]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from octavo.text.tools.call_body import CallBody
+
+NAME = re.compile(r"[^\s\[\]{}\"<>\\\ud800-\udfff]+")
+"""A function's name: nothing in it that a format writes around names."""
 
 
 class Call(NamedTuple):

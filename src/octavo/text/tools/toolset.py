@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from octavo.errors import InvalidRequestError, shown
 from octavo.text.grammar import schema_problem
 from octavo.text.messages import checked_objects
-from octavo.text.tools.tool_format import to_json
+from octavo.text.tools.tool_format import NAME, to_json
 
 _OPEN_ENDED = ("additionalProperties", "patternProperties", "unevaluatedProperties", "$ref", "anyOf", "oneOf", "allOf")
 
@@ -21,26 +21,47 @@ class Tool(NamedTuple):
     schema: str
 
 
-def read_tools(tools: Sequence[Mapping[str, Any]]) -> list[Tool]:
+def read_tools(tools: Sequence[Mapping[str, Any]], only: str | None = None) -> list[Tool]:
     """Read ``{"type": "function", "function": {"name", "description", "parameters", "strict"}}``.
+
+    ``only``: the one that is wanted of them, by its name; the others' parameters do not matter.
 
     Raises:
         InvalidRequestError: a tool is not of that form, two have one name, or arguments of such a schema cannot be
-            enforced; ``param`` says where, such as ``tools[0].function.parameters``.
+            enforced (``param`` says where, such as ``tools[0].function.parameters``); or none is called ``only``
+            (``tool_choice``).
     """
-    read: list[Tool] = []
+    functions = _functions(tools)
+    if only is None:
+        return [_read(index, function) for index, function in enumerate(functions)]
+    for index, function in enumerate(functions):
+        if function["name"] == only:
+            return [_read(index, function)]
+    known = ", ".join(shown(function["name"]) for function in functions)
+    raise InvalidRequestError(f"tool_choice is {shown(only)}, but the tools are {known}", param="tool_choice")
+
+
+def _functions(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    functions: list[dict[str, Any]] = []
     for index, tool in enumerate(checked_objects(tools, "tools") or []):
         function = tool.get("function")
         where = f"tools[{index}].function"
         if not isinstance(function, dict):
             raise InvalidRequestError(f"{where} must be an object; got {shown(function)}", param=where)
         name = function.get("name")
-        if not isinstance(name, str) or not name:
-            raise InvalidRequestError(f"{where}.name must be text; got {shown(name)}", param=f"{where}.name")
-        if any(name == other.name for other in read):
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise InvalidRequestError(
+                f"{where}.name must be text without white space, quotes, brackets and backslashes; got {shown(name)}",
+                param=f"{where}.name",
+            )
+        if any(name == other["name"] for other in functions):
             raise InvalidRequestError(f"{where}.name is taken: two tools are called {name!r}", param=f"{where}.name")
-        read.append(Tool(name, _schema(function.get("parameters"), f"{where}.parameters")))
-    return read
+        functions.append(function)
+    return functions
+
+
+def _read(index: int, function: dict[str, Any]) -> Tool:
+    return Tool(function["name"], _schema(function.get("parameters"), f"tools[{index}].function.parameters"))
 
 
 def _schema(parameters: object, where: str) -> str:
