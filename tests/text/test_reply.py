@@ -19,14 +19,14 @@ from octavo.text.reply import (
     ToolCallStart,
     joined,
 )
+from octavo.text.tools.detect import FORMATS
 from octavo.text.tools.granite import GRANITE
 from octavo.text.tools.hermes import HERMES
 from octavo.text.tools.llama3 import LLAMA3
-from octavo.text.tools.mistral import MISTRAL, MISTRAL_ARGS
-from octavo.text.tools.phi4 import PHI4, PHI4_SINGLE
+from octavo.text.tools.mistral import MISTRAL
+from octavo.text.tools.phi4 import PHI4
 from octavo.text.tools.tool_format import Call, ToolFormat
 
-FORMATS = [HERMES, MISTRAL, MISTRAL_ARGS, LLAMA3, GRANITE, PHI4, PHI4_SINGLE]
 ARGUMENTS = '{"city": "Köln }\\"</tool_call>", "days": [1, 2.5e-3, null]}'
 CALL = f'<tool_call>\n{{"name": "weather", "arguments": {ARGUMENTS}}}\n</tool_call>'
 

@@ -14,6 +14,9 @@ from octavo.text.tools.mistral import MISTRAL, MISTRAL_ARGS
 from octavo.text.tools.phi4 import PHI4, PHI4_SINGLE
 from octavo.text.tools.tool_format import ToolFormat
 
+FORMATS = (HERMES, MISTRAL, MISTRAL_ARGS, LLAMA3, GRANITE, PHI4, PHI4_SINGLE)
+"""All formats, in the order of the documentation; those of one name are spellings of one format."""
+
 Render = Callable[[list[dict[str, Any]], list[dict[str, Any]] | None], str]
 """A template on messages and tools, ending after the last message."""
 

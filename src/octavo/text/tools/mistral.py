@@ -16,6 +16,7 @@ from octavo.text.tools.json_scan import WHITESPACE, JsonScanner, Status
 from octavo.text.tools.tool_format import NAME, ToolFormat
 
 _ARGS, _CALL_ID = "[ARGS]", "[CALL_ID]"
+_LONGEST_HEAD = 512
 _ID = re.compile(r"[A-Za-z0-9_-]*")
 
 
@@ -70,7 +71,7 @@ class _NamedCall:
     def _may_go_on(self, head: str) -> bool:
         """Whether ``head`` can become a name, perhaps an id, and the marker before the arguments."""
         name = NAME.match(head := head.lstrip(WHITESPACE))
-        if name is None:
+        if name is None or len(head) > _LONGEST_HEAD:
             return not head
         rest = head[name.end() :]
         if rest.startswith(_CALL_ID):
