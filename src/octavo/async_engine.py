@@ -16,7 +16,7 @@ from octavo.engine.intake import Prompt, RequestOptions, as_prompt
 from octavo.engine.outputs import RequestOutput
 from octavo.engine.request import RequestGroup
 from octavo.engine.sampling_params import SamplingParams
-from octavo.engine.stats import EngineGauges, EngineStats
+from octavo.engine.stats import EngineGauges, EngineReport, EngineStats
 from octavo.engine.thread import EngineThread
 from octavo.errors import EngineDeadError
 from octavo.model.source import DEFAULT_MODEL
@@ -204,6 +204,13 @@ class AsyncEngine:
     async def gauges(self) -> EngineGauges:
         """What is running, waiting and held, as of the step the engine is at."""
         return await asyncio.wrap_future(self._thread.call(Engine.gauges))
+
+    async def report(self) -> EngineReport:
+        """Counters and gauges of one moment; once nothing is served any more, as they were left."""
+        try:
+            return await asyncio.wrap_future(self._thread.call(Engine.report))
+        except EngineDeadError:
+            return self._assembly.engine.report()
 
     def shutdown(self) -> None:
         """End the engine thread; whatever is unfinished fails. Waits for the step that runs.

@@ -91,7 +91,7 @@ def test_every_error_is_described_with_what_it_is() -> None:
 def _default_of(field: Any) -> str:
     """As the page writes it: nothing for a field that must be given."""
     if field.default_factory is not dataclasses.MISSING:
-        return repr(field.default_factory())
+        return repr(field.default_factory()).replace("'", '"')
     if field.default is dataclasses.MISSING:
         return ""
     return repr(field.default).replace("'", '"')

@@ -137,6 +137,8 @@ async def test_gauges_tell_what_runs_and_what_stays_cached(served: Any) -> None:
     busy = await engine.gauges()
     assert busy.num_running == 1 and busy.num_active_blocks > 0
     assert busy.kv_cache_usage == busy.num_active_blocks / busy.num_blocks
+    report = await engine.report()
+    assert report.gauges.num_running == report.stats.num_requests == 1
     await outputs.aclose()
     after = await engine.gauges()
     assert after.num_running == 0 and after.kv_cache_usage == 0 and after.num_cached_blocks > 0
@@ -223,6 +225,8 @@ async def test_a_native_failure_fails_everybody_who_waits_and_health_says_so(mak
     group = await engine.accept("abc", GREEDY)
     with pytest.raises(EngineDeadError, match="on fire"):
         await anext(engine.stream(group))
+    stats, gauges = await engine.report()
+    assert stats.num_requests > 0 and gauges.num_active_blocks == 0, "what it did before is told all the same"
     assembly.engine.check_idle()
     engine.shutdown()
 

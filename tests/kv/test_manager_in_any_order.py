@@ -48,6 +48,28 @@ class Request:
     target: int | None = None
 
 
+class Watch:
+    """Believes what a manager tells its watcher: which published blocks nobody holds, and how many were evicted."""
+
+    def __init__(self) -> None:
+        self.idle: set[int] = set()
+        self.evictions = 0
+
+    def published(self, block_id: int) -> None:
+        assert block_id not in self.idle, "a block is published while it is held"
+
+    def dropped(self, block_id: int) -> None:
+        assert block_id not in self.idle
+        self.idle.add(block_id)
+
+    def taken(self, block_id: int) -> None:
+        self.idle.remove(block_id)
+
+    def evicted(self, block_id: int) -> None:
+        self.idle.remove(block_id)
+        self.evictions += 1
+
+
 class AnyOrder(RuleBasedStateMachine):
     @initialize(
         num_blocks=st.integers(4, 30),
@@ -56,7 +78,10 @@ class AnyOrder(RuleBasedStateMachine):
     )
     def start(self, num_blocks: int, block_size: int, windows: list[int | None]) -> None:
         self.size, self.groups, self.windows = block_size, len(windows), windows
-        self.manager = KVCacheManager(num_blocks=num_blocks, block_size=block_size, group_windows=windows)
+        self.watch, self.evictions = Watch(), 0
+        self.manager = KVCacheManager(
+            num_blocks=num_blocks, block_size=block_size, group_windows=windows, watcher=self.watch
+        )
         stale: Prefix = (-1, ROOTS[0], ())
         self.slots: list[list[Prefix | None]] = [[stale] * block_size for _ in range(num_blocks)]
         self.slots[0] = [None] * block_size
@@ -198,6 +223,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert self.manager.reset_prefix_cache() == len(gone)
         for block_id in gone:
             del self.published[block_id]
+        self.watch.idle.difference_update(gone)  # forgotten on demand: nobody is told
 
     def teardown(self) -> None:
         """End every request in whatever state it is."""
@@ -213,6 +239,9 @@ class AnyOrder(RuleBasedStateMachine):
         self.manager.check()
         assert self.manager.num_cached_blocks == len(self.published)
         assert self.manager.num_referenced_blocks == len(self.held())
+        idle = self.published.keys() - self.held()
+        assert self.manager.num_evictable_blocks == len(idle)
+        assert (self.watch.idle, self.watch.evictions) == (idle, self.evictions), "a watcher is told everything, once"
 
     @invariant()
     def every_sequence_reads_its_own_tokens(self) -> None:
@@ -281,7 +310,8 @@ class AnyOrder(RuleBasedStateMachine):
 
     def take(self, copies: list[tuple[int, int]]) -> None:
         for _, target in copies:
-            self.published.pop(target, None)
+            if self.published.pop(target, None) is not None:
+                self.evictions += 1
         self.copies += copies
 
     def write(self, request: Request, position: int) -> None:

@@ -8,6 +8,7 @@ from octavo.kv.block import Block, BlockError
 from octavo.kv.hashing import BlockHash, hash_block
 from octavo.kv.pool import BlockPool
 from octavo.kv.prefix import PrefixIndex
+from octavo.kv.residency import Unwatched
 
 ROOT = BlockHash(bytes(32))
 
@@ -17,7 +18,7 @@ class Shelf:
 
     def __init__(self, num_blocks: int) -> None:
         self.index = PrefixIndex(block_size=2, group_windows=[None])
-        self.pool = BlockPool(num_blocks, self.index)
+        self.pool = BlockPool(num_blocks, self.index, Unwatched())
 
     def take(self, count: int) -> list[Block]:
         blocks = self.pool.allocate(count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import time
 from collections.abc import Callable, Iterable
@@ -17,11 +18,12 @@ from octavo.engine.prompt_scores import collect_scores, rows_to_score, token_log
 from octavo.engine.request import Request, RequestGroup, RequestStatus
 from octavo.engine.scheduler import Scheduler, SchedulerOutput
 from octavo.engine.shaping import LogitShaping
-from octavo.engine.stats import EngineGauges, EngineStats
+from octavo.engine.stats import EngineGauges, EngineReport, EngineStats
 from octavo.errors import EngineDeadError, InvalidRequestError
 from octavo.kv.block import BlockError
 from octavo.kv.hashing import Namespace
 from octavo.kv.manager import KVCacheManager
+from octavo.kv.residency import Residency
 from octavo.model.runner import Float32s, ForwardBatch, Int32s, SampleBatch, Samples, Scores
 from octavo.planner import MemoryPlan
 from octavo.text.tokenizer import Tokenizer
@@ -60,11 +62,13 @@ class Engine:
     ) -> None:
         self.config = config
         self.plan = plan
+        residency = Residency(plan.num_blocks, time.monotonic)
         self.kv = KVCacheManager(
             num_blocks=plan.num_blocks,
             block_size=plan.block_size,
             group_windows=plan.group_windows,
             enable_prefix_caching=config.enable_prefix_caching,
+            watcher=residency,
         )
         self.scheduler = Scheduler(
             self.kv,
@@ -79,7 +83,11 @@ class Engine:
             max_model_len=plan.max_model_len,
             pool_tokens=plan.longest_request,
         )
-        self.stats = EngineStats()
+        self.stats = EngineStats(
+            block_lifetime=residency.lifetime,
+            block_idle_before_evict=residency.idle_before_evict,
+            block_reuse_gap=residency.reuse_gap,
+        )
         self.failure: BaseException | None = None
         """What ended the engine, if anything did."""
         self._runner: Runner | None = runner
@@ -201,20 +209,25 @@ class Engine:
 
     def snapshot(self) -> EngineStats:
         """A copy of the counters as they are now."""
-        return replace(self.stats)
+        return copy.deepcopy(self.stats)
 
     def gauges(self) -> EngineGauges:
         """What is running, waiting and held now."""
         kv = self.kv
+        unheld, cached = kv.num_free_blocks, kv.num_evictable_blocks
         return EngineGauges(
             num_running=self.num_running,
             num_waiting=self.num_waiting,
             num_blocks=kv.num_blocks - 1,
-            num_active_blocks=kv.num_referenced_blocks,
-            num_cached_blocks=kv.num_evictable_blocks,
-            num_free_blocks=kv.num_free_blocks - kv.num_evictable_blocks,
+            num_active_blocks=kv.num_blocks - 1 - unheld,
+            num_cached_blocks=cached,
+            num_free_blocks=unheld - cached,
             block_size=kv.block_size,
         )
+
+    def report(self) -> EngineReport:
+        """Counters and gauges of the same moment."""
+        return EngineReport(self.snapshot(), self.gauges())
 
     def check_idle(self) -> None:
         """Raise BlockError unless the engine is idle, holds no block, and its bookkeeping is sound."""
@@ -249,11 +262,14 @@ class Engine:
         stats, now = self.stats, time.monotonic()
         stats.num_steps += 1
         stats.num_computed_tokens += scheduled.total_num_tokens
+        stats.tokens_per_step.observe(scheduled.total_num_tokens)
         stats.num_preemptions += len(scheduled.preempted)
+        stats.num_recomputed_prompt_tokens += scheduled.num_recomputed_prompt_tokens
         for request in scheduled.admitted:
             if request.group.metrics.first_scheduled_time is None:
                 request.group.metrics.first_scheduled_time = now
                 stats.num_prompt_tokens += request.num_prompt_tokens
+                stats.num_queried_tokens += request.num_prompt_tokens if request.blocks.read_cache else 0
                 stats.num_cached_tokens += request.group.num_cached_tokens or 0
 
     def _append_tokens(
@@ -271,12 +287,12 @@ class Engine:
             if group.params.logprobs is not None:
                 self._add_logprobs(request, completion, token, index, samples)
             news.setdefault(group, []).append(completion)
-        self.stats.num_generated_tokens += len(draws)
 
     def _append_token(self, request: Request, token: int) -> CompletionOutput:
         """Append a drawn token, end the answer if it must end, and return what is new of it."""
         params = request.group.params
         self.scheduler.append_token(request, token)
+        self.stats.num_generated_tokens += 1
         is_eos = not params.ignore_eos and token in self.intake.eos_token_ids
         stops = is_eos or token in (params.stop_token_ids or ())
         text, matched = "", None
@@ -306,6 +322,7 @@ class Engine:
     def _end(self, request: Request, reason: FinishReason, stop_reason: int | str | None = None) -> CompletionOutput:
         """Finish a request; its last increment has the text that was held back, unless a stop string was."""
         self.scheduler.finish(request, reason, stop_reason)
+        self.stats.num_finished[reason] += 1
         held_back = ""
         if self._tokenizer is not None and not (reason == "stop" and isinstance(stop_reason, str)):
             held_back = request.answer.finish()

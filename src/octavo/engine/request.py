@@ -100,6 +100,7 @@ class Request:
         "group",
         "index",
         "num_computed_tokens",
+        "num_lost_prompt_tokens",
         "num_prompt_tokens",
         "num_table_blocks",
         "order",
@@ -121,6 +122,8 @@ class Request:
         self.token_ids = list(group.prompt_token_ids)
         self.num_prompt_tokens = group.num_prompt_tokens
         self.num_computed_tokens = 0
+        self.num_lost_prompt_tokens = 0
+        """Of the prompt, from its beginning: what a preemption took, until it is there again."""
         self.status = RequestStatus.WAITING
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None

@@ -25,6 +25,7 @@ class SchedulerOutput:
 
     ``copies``: (source, target) blocks in order; source 0 zeroes the target. ``forks``: (computed, new)
     requests; the new one shares the computed one's blocks and its row of logits once the step is computed.
+    ``num_recomputed_prompt_tokens``: prompt tokens among all these that were there before a preemption.
     """
 
     requests: list[Request] = field(default_factory=list)
@@ -33,6 +34,7 @@ class SchedulerOutput:
     forks: list[tuple[Request, Request]] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
     admitted: list[Request] = field(default_factory=list)
+    num_recomputed_prompt_tokens: int = 0
 
     @property
     def total_num_tokens(self) -> int:
@@ -195,6 +197,11 @@ class Scheduler:
         output.requests.append(request)
         output.num_tokens.append(count)
         output.copies.extend(copies)
+        if request.num_lost_prompt_tokens:
+            start, lost = request.num_computed_tokens, request.num_lost_prompt_tokens
+            output.num_recomputed_prompt_tokens += max(0, min(start + count, lost) - start)
+            if start + count >= lost:
+                request.num_lost_prompt_tokens = 0
 
     def _reserve_forks(self, request: Request, count: int, output: SchedulerOutput) -> None:
         """Seat the siblings that can share ``request``'s prompt, if this step completes it.
@@ -231,6 +238,8 @@ class Scheduler:
     def _preempt(self, request: Request, output: SchedulerOutput) -> None:
         """Take a running request's blocks away; its tokens, output included, are computed again later."""
         self._stop(request, publish_tail=False)
+        lost = min(request.num_computed_tokens, request.num_prompt_tokens)
+        request.num_lost_prompt_tokens = max(lost, request.num_lost_prompt_tokens)
         request.num_computed_tokens = 0
         request.status = RequestStatus.WAITING
         request.group.metrics.num_preemptions += 1

@@ -2,34 +2,66 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple, get_args
+
+from octavo.engine.outputs import FinishReason
+from octavo.kv.histogram import Histogram
+from octavo.kv.residency import SECONDS
+
+TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+"""Upper bounds of the buckets for tokens per step, those of vLLM."""
+
+
+def _none_finished() -> dict[FinishReason, int]:
+    return dict.fromkeys(get_args(FinishReason), 0)
+
+
+def _durations() -> Histogram:
+    return Histogram(SECONDS)
 
 
 @dataclass(slots=True)
 class EngineStats:
-    """Counters of one engine; they only grow.
+    """Counters and histograms of one engine; they only grow. Durations are in seconds.
+
+    Prompt tokens are counted once for all of ``n`` answers, and once however often a request is preempted.
 
     Attributes:
         num_steps: steps that computed something.
         num_requests: requests accepted, one for each of ``n`` answers.
         num_prompt_tokens: prompt tokens of requests when first scheduled.
+        num_queried_tokens: those among them of requests that look into the cache.
         num_cached_tokens: those among them that were read from the cache.
         num_computed_tokens: tokens that went through the model, recomputed ones included.
         num_generated_tokens: tokens drawn.
+        num_recomputed_prompt_tokens: prompt tokens that a preemption took and that were computed again.
         num_preemptions: times a running request lost its blocks.
+        num_finished: answers that ended, by finish_reason.
         native_seconds: time inside the native core.
         python_seconds: time of all steps outside it.
+        tokens_per_step: how many tokens steps computed.
+        block_lifetime: of cached blocks that were evicted, since they could be found.
+        block_idle_before_evict: of the same, since nobody held them any more.
+        block_reuse_gap: of cached blocks that nobody held, until a request took them again.
     """
 
     num_steps: int = 0
     num_requests: int = 0
     num_prompt_tokens: int = 0
+    num_queried_tokens: int = 0
     num_cached_tokens: int = 0
     num_computed_tokens: int = 0
     num_generated_tokens: int = 0
+    num_recomputed_prompt_tokens: int = 0
     num_preemptions: int = 0
+    num_finished: dict[FinishReason, int] = field(default_factory=_none_finished)
     native_seconds: float = 0.0
     python_seconds: float = 0.0
+    tokens_per_step: Histogram = field(default_factory=lambda: Histogram(TOKENS))
+    block_lifetime: Histogram = field(default_factory=_durations)
+    block_idle_before_evict: Histogram = field(default_factory=_durations)
+    block_reuse_gap: Histogram = field(default_factory=_durations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,3 +95,10 @@ class EngineGauges:
     def kv_cache_usage(self) -> float:
         """The share of blocks that requests hold, from 0 to 1."""
         return self.num_active_blocks / self.num_blocks
+
+
+class EngineReport(NamedTuple):
+    """Counters and gauges of one moment between two steps."""
+
+    stats: EngineStats
+    gauges: EngineGauges

@@ -14,6 +14,7 @@ from octavo.kv.hashing import BlockHash, hash_block
 from octavo.kv.invariants import check_sequence
 from octavo.kv.pool import BlockPool
 from octavo.kv.prefix import PrefixIndex
+from octavo.kv.residency import Unwatched, Watcher
 from octavo.kv.sequence import SequenceBlocks
 from octavo.kv.windows import blocks_held, first_block
 
@@ -63,6 +64,7 @@ class KVCacheManager:
         num_blocks: all there are, the null block included.
         group_windows: of each layer group the keys that a query of its layers sees; None for all. A group with a window
             holds the blocks that queries to come still see, and the null block before them.
+        watcher: told what becomes of published blocks.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class KVCacheManager:
         block_size: int,
         group_windows: Sequence[int | None] = (None,),
         enable_prefix_caching: bool = True,
+        watcher: Watcher | None = None,
     ) -> None:
         self.block_size = block_size
         self.num_groups = len(group_windows)
@@ -83,7 +86,8 @@ class KVCacheManager:
             if window is not None
         ]
         self._index = PrefixIndex(block_size=block_size, group_windows=group_windows)
-        self._pool = BlockPool(num_blocks, self._index)
+        self._watcher = Unwatched() if watcher is None else watcher
+        self._pool = BlockPool(num_blocks, self._index, self._watcher)
         self._holders: set[SequenceBlocks] = set()
         self._announced = Announced()
 
@@ -352,7 +356,9 @@ class KVCacheManager:
                     self._announced.retract(seq)
                     seq.write_cache = False
                     return
-                if found is not block and seq.read_cache:
+                if found is block:
+                    self._watcher.published(block.block_id)
+                elif seq.read_cache:
                     self._pool.touch([found])
                     self._pool.free([block])
                     seq.replace_block(group, index, found)
@@ -383,7 +389,9 @@ class KVCacheManager:
         parent_hash = seq.parent_hash(index)
         block_hash = hash_block(parent_hash, token_ids)
         for group, blocks in enumerate(seq.blocks):
-            self._index.publish(blocks[index], group, block_hash, parent_hash, token_ids)
+            block = blocks[index]
+            if self._index.publish(block, group, block_hash, parent_hash, token_ids) is block:
+                self._watcher.published(block.block_id)
 
     def _check_holds(self, seq: SequenceBlocks) -> None:
         if seq not in self._holders:

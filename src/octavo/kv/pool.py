@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from octavo.kv.block import NULL_BLOCK_ID, Block, BlockError, FreeBlockQueue
 from octavo.kv.prefix import PrefixIndex
+from octavo.kv.residency import Watcher
 
 
 class BlockPool:
@@ -16,12 +17,13 @@ class BlockPool:
     reverse, so that it loses its tail first.
     """
 
-    __slots__ = ("_blocks", "_free", "_index", "num_evictable")
+    __slots__ = ("_blocks", "_free", "_index", "_watcher", "num_evictable")
 
-    def __init__(self, num_blocks: int, index: PrefixIndex) -> None:
+    def __init__(self, num_blocks: int, index: PrefixIndex, watcher: Watcher) -> None:
         if num_blocks < 2:
             raise BlockError(f"a pool needs the null block and one other at least; got {num_blocks} blocks")
         self._index = index
+        self._watcher = watcher
         self._blocks = tuple(Block(block_id) for block_id in range(num_blocks))
         self._free = FreeBlockQueue()
         self.num_evictable = 0
@@ -54,6 +56,7 @@ class BlockPool:
             if block.block_hash is not None:
                 self.num_evictable -= 1
                 self._index.remove(block)
+                self._watcher.evicted(block.block_id)
             block.ref_count = 1
             taken.append(block)
         return taken
@@ -63,7 +66,9 @@ class BlockPool:
         for block in blocks:
             if block.ref_count == 0:
                 self._free.remove(block)
-                self.num_evictable -= block.block_hash is not None
+                if block.block_hash is not None:
+                    self.num_evictable -= 1
+                    self._watcher.taken(block.block_id)
             block.ref_count += 1
 
     def free(self, blocks: Iterable[Block]) -> None:
@@ -82,6 +87,7 @@ class BlockPool:
                 else:
                     self._free.append(block)
                     self.num_evictable += 1
+                    self._watcher.dropped(block.block_id)
 
     def evict_free(self) -> int:
         """Mutates: every free block forgets its content. Returns how many had one."""
