@@ -124,6 +124,7 @@ def test_an_output_is_an_alternative_to_calls(walker: Walker) -> None:
     [
         (StructuredOutputsParams(json_object=True), '{"a": []}', "[1]"),
         (StructuredOutputsParams(regex=r"a/b+|c\/d"), "a/bb", "a/c"),
+        (StructuredOutputsParams(regex="a\n/?|[/]"), "a\n", "ab"),
         (StructuredOutputsParams(choice=['y"es', "no"]), 'y"es', "yes"),
         (StructuredOutputsParams(grammar='start: "hi" NAME\nNAME: /[a-z]+/'), "hibob", "hi"),
     ],

@@ -146,7 +146,7 @@ class ReplyGrammar:
         elif output.json_object:
             rule = 'output: %json {"type": "object"}'
         elif output.regex is not None:
-            rule = f"output: OUTPUT\nOUTPUT: /{_slashes_escaped(output.regex)}/"
+            rule = f"output: OUTPUT\nOUTPUT: /(?:{_slashes_escaped(output.regex)})/"
         elif output.choice is not None:
             rule = "output: " + " | ".join(map(_quoted, output.choice))
         else:
@@ -180,5 +180,6 @@ def _pattern(text: str) -> str:
 
 
 def _slashes_escaped(regex: str) -> str:
-    """A regular expression between slashes."""
-    return re.sub(r"\\.|/", lambda match: "\\/" if match[0] == "/" else match[0], regex, flags=re.DOTALL)
+    """A regular expression as it may stand between slashes, on one line."""
+    spelt = {"/": "\\/", "\n": "\\n", "\\\n": "\\n"}
+    return re.sub(r"\\.|[/\n]", lambda match: spelt.get(match[0], match[0]), regex, flags=re.DOTALL)
