@@ -65,6 +65,11 @@ class AsyncEngine:
         return self._assembly.summary
 
     @property
+    def assembly(self) -> Assembly:
+        """What the engine was assembled from, to look at and to render with; requests go through the methods here."""
+        return self._assembly
+
+    @property
     def tokenizer(self) -> Tokenizer:
         return self._assembly.tokenizer
 

@@ -16,6 +16,7 @@ from octavo.cli.info import info
 from octavo.cli.options import Debug
 from octavo.cli.plan import plan
 from octavo.cli.pull import pull
+from octavo.cli.serve import serve
 
 app = typer.Typer(
     name="octavo",
@@ -28,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (chat, generate, info, plan, eval_kv, pull, demo):
+for command in (chat, generate, serve, info, plan, eval_kv, pull, demo):
     app.command()(command)
 app.add_typer(bench)
 

@@ -1,0 +1,29 @@
+"""Errors in Anthropic's shape: ``{"type": "error", "error": {"type", "message"}, "request_id"}``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo.server.errors import ApiError, ErrorKind
+from octavo.server.streaming import event_frame
+
+_TYPES = {
+    ErrorKind.AUTHENTICATION: "authentication_error",
+    ErrorKind.PERMISSION: "permission_error",
+    ErrorKind.NOT_FOUND: "not_found_error",
+    ErrorKind.TOO_LARGE: "request_too_large",
+    ErrorKind.RATE_LIMIT: "rate_limit_error",
+    ErrorKind.INTERNAL: "api_error",
+    ErrorKind.UNAVAILABLE: "overloaded_error",
+    ErrorKind.TIMEOUT: "timeout_error",
+}
+
+
+def error_body(error: ApiError, request_id: str) -> dict[str, Any]:
+    kind = _TYPES.get(error.kind, "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": request_id}
+
+
+def error_frame(error: ApiError, request_id: str) -> bytes:
+    """What a stream that has begun says before it ends."""
+    return event_frame("error", error_body(error, request_id))

@@ -1,0 +1,54 @@
+"""Context: what every endpoint works with."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from octavo.async_engine import AsyncEngine
+from octavo.server.calls import Call, call_of
+from octavo.server.config import ServerConfig
+from octavo.server.errors import ApiError, ErrorKind
+from octavo.server.service import Service
+
+
+@dataclass(slots=True)
+class Context:
+    """One server: its engine, its settings, its service."""
+
+    engine: AsyncEngine
+    config: ServerConfig
+    service: Service
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        return self.config.model_names or (self.engine.summary.model,)
+
+    def check_model(self, name: str) -> None:
+        """Refuse a model that is not served.
+
+        Raises:
+            ApiError: 404.
+        """
+        if name not in self.model_names:
+            raise ApiError(
+                ErrorKind.NOT_FOUND,
+                f"there is no model {name!r}; this server has {', '.join(map(repr, self.model_names))}",
+                param="model",
+                code="model_not_found",
+            )
+
+
+def _context(request: Request) -> Context:
+    context: Context = request.app.state.octavo
+    return context
+
+
+Server = Annotated[Context, Depends(_context)]
+"""An endpoint's parameter: the server it belongs to."""
+CurrentCall = Annotated[Call, Depends(call_of)]
+"""An endpoint's parameter: the call it answers."""

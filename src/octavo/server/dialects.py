@@ -1,0 +1,29 @@
+"""Which dialect an error is answered in: that of the endpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import HTTPConnection
+
+from octavo.server.anthropic.errors import error_body as anthropic_body
+from octavo.server.calls import call_of
+from octavo.server.errors import ApiError
+from octavo.server.openai.errors import error_body as openai_body
+from octavo.server.streaming import JSON
+
+
+def is_anthropic(connection: HTTPConnection) -> bool:
+    """Whether an Anthropic client asks: by the endpoint, or by the header that all of its requests have."""
+    path = connection.scope["path"]
+    return path == "/v1/messages" or path.startswith("/v1/messages/") or "anthropic-version" in connection.headers
+
+
+def error_response(connection: HTTPConnection, error: ApiError) -> JSON:
+    body: dict[str, Any]
+    if is_anthropic(connection):
+        body = anthropic_body(error, call_of(connection).request_id)
+    else:
+        body = openai_body(error)
+    headers = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
+    return JSON(body, error.kind.value, headers)

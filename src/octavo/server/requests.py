@@ -1,0 +1,39 @@
+"""ChatRequest: a conversation to be answered, whichever dialect it came in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo.engine.sampling_params import SamplingParams
+from octavo.text.grammar import StructuredOutputsParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """What a dialect makes of a request for a chat.
+
+    Attributes:
+        messages: as chat templates have them; see :func:`octavo.text.messages.checked_messages`. An assistant's message
+            without tool calls at the end is continued.
+        sampling: everything but what holds the answer to a format.
+        tools: ``{"type": "function", "function": {"name", "description", "parameters"}}`` each.
+        tool_choice: ``"auto"``, ``"required"``, ``"none"``, or the name of the tool that must be called.
+        parallel_tool_calls: whether one answer may hold several calls.
+        output: what the answer must be where it does not call.
+        template_kwargs: further variables of the chat template.
+    """
+
+    messages: list[dict[str, Any]]
+    sampling: SamplingParams
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    tool_choice: str = "auto"
+    parallel_tool_calls: bool = True
+    output: StructuredOutputsParams | None = None
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def continues_final_message(self) -> bool:
+        last = self.messages[-1] if self.messages else {}
+        return last.get("role") == "assistant" and not last.get("tool_calls")

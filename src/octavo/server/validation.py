@@ -1,0 +1,57 @@
+"""Request bodies: strict models, and one readable message with the field's name for what does not fit them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict
+
+from octavo.errors import shown
+from octavo.server.errors import ApiError, invalid
+
+
+class Body(BaseModel):
+    """Base of every request model: no field is ignored in silence, and no type is guessed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
+
+
+def validation_error(error: RequestValidationError) -> ApiError:
+    """The first thing that is wrong with a body, as a 400."""
+    first = error.errors()[0]
+    path = _path(first["loc"], error.body)
+    kind = first["type"]
+    if kind == "json_invalid":
+        return invalid(f"the body is not valid JSON: {first['ctx']['error']}", None)
+    if not path:
+        return invalid("the body must be a JSON object, sent as application/json", None)
+    if kind == "missing":
+        return invalid(f"{path} is required", path, code="missing_required_parameter")
+    if kind == "extra_forbidden":
+        return invalid(f"{path} is not a parameter this endpoint knows", path, code="unknown_parameter")
+    message = f"{path}: {first['msg'][:1].lower()}{first['msg'][1:]}; got {shown(first.get('input'))}"
+    return invalid(message, path, code="invalid_value")
+
+
+def _path(loc: Sequence[int | str], body: Any) -> str:
+    """``("body", "messages", 0, "user", "content")`` as ``messages[0].content``.
+
+    Names that pydantic adds (which of several forms it tried) stand in no body and are left out; the last one is kept,
+    for a field that is missing stands in none either.
+    """
+    path, value = "", body
+    places = list(loc[1:])
+    for place_number, place in enumerate(places):
+        last = place_number == len(places) - 1
+        if isinstance(place, int):
+            if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) and place < len(value):
+                value = value[place]
+                path += f"[{place}]"
+        elif isinstance(value, Mapping) and place in value:
+            value = value[place]
+            path += f".{place}" if path else place
+        elif last and isinstance(value, Mapping):
+            path += f".{place}" if path else place
+    return path
