@@ -15,6 +15,7 @@ What a Lark grammar (``StructuredOutputsParams(grammar=...)``) may contain
     - Free text up to a trigger: ``head[lazy]: /(.|\\n)*<tool_call>/`` where the trigger is text, and
       ``head: /(.|\\n)*/ <|python_tag|>`` where it is a special token. ``Tokenizer.is_special`` tells which.
 
+    ``~`` alone matches any bytes, special tokens included: write ``/(?s:.*)/ & ~/.../``.
     ``temperature=`` has no effect, and ``stop=`` cannot take back what it matched: use ``lazy``.
 """
 
