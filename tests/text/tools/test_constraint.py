@@ -173,7 +173,7 @@ def test_nothing_is_constrained_that_need_not_be(with_tokens: Tokenizer) -> None
 @pytest.mark.parametrize(
     ("function", "param"),
     [
-        ({"name": "f", "parameters": {"type": "object", "not": {}}}, "tools[1].function.parameters"),
+        ({"name": "f", "strict": True, "parameters": {"type": "object", "not": {}}}, "tools[1].function.parameters"),
         ({"name": "f", "parameters": {"type": "string"}}, "tools[1].function.parameters"),
         ({"name": "f", "parameters": [1]}, "tools[1].function.parameters"),
         ({"name": "f", "parameters": {"properties": {"a": {"pattern": "(?=a)"}}}}, "tools[1].function.parameters"),
@@ -191,6 +191,19 @@ def test_a_tool_that_cannot_be_enforced_is_refused_by_name(with_tokens: Tokenize
     with pytest.raises(InvalidRequestError) as caught:
         Walker("qwen", with_tokens).allows("", tools=tools)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_no_grammar_can_follow_holds_a_call_to_nothing_unless_it_is_strict(
+    with_tokens: Tokenizer, name: str
+) -> None:
+    walker = Walker(name, with_tokens)
+    parameters = {"type": "object", "properties": {"a": {"type": "array", "items": {}, "uniqueItems": True}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    for output in (None, OUTPUT):
+        allows = {"tools": tools, "choice": "auto", "output": output}
+        assert walker.allows(walker.form.write([Call("f", {"a": [1, 1]})]), **allows)
+        assert not walker.allows(walker.form.write([Call("f", {"a": 1})]), **allows)
 
 
 def test_tools_that_are_not_called_need_no_grammar(with_tokens: Tokenizer) -> None:

@@ -128,7 +128,9 @@ class ReplyGrammar:
     def _whole_call(self, index: int, tool: Tool) -> str:
         key = re.findall(r'"(\w+)"', self.tool_format.before_arguments)[-1]
         arguments = json.loads(tool.schema)
-        definitions = {name: arguments.pop(name) for name in ("$defs", "definitions") if name in arguments}
+        definitions = {
+            name: arguments.pop(name) for name in ("$defs", "definitions", "x-guidance") if name in arguments
+        }
         properties = {"name": {"const": tool.name}, key: arguments}
         schema = {
             "type": "object",

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from octavo.errors import InvalidRequestError, shown
 from octavo.text.grammar import schema_problem
+from octavo.text.lark import JSON_STYLE
 from octavo.text.messages import checked_objects
 from octavo.text.tools.tool_format import NAME, to_json
 
@@ -61,14 +62,16 @@ def _functions(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _read(index: int, function: dict[str, Any]) -> Tool:
-    return Tool(function["name"], _schema(function.get("parameters"), f"tools[{index}].function.parameters"))
+    where = f"tools[{index}].function.parameters"
+    return Tool(function["name"], _schema(function.get("parameters"), where, strict=function.get("strict") is True))
 
 
-def _schema(parameters: object, where: str) -> str:
+def _schema(parameters: object, where: str, *, strict: bool) -> str:
     """The schema of the arguments, which are always an object.
 
     Where properties are listed and nothing says whether there may be others, there may not: a function takes the
-    arguments it lists.
+    arguments it lists. Keywords that no grammar can follow (``uniqueItems``, ``not``, a ``format`` of one's own) hold a
+    call to nothing, unless the tool is ``strict``: then they are refused.
     """
     if parameters is None:
         return to_json({"type": "object", "properties": {}, "additionalProperties": False})
@@ -88,6 +91,9 @@ def _schema(parameters: object, where: str) -> str:
     except ValueError as error:  # a number that is none, or one with more digits than Python prints
         raise InvalidRequestError(f"{where} cannot be enforced: {error}", param=where) from error
     problem = schema_problem(text)
+    if problem is not None and not strict:
+        text = json.dumps({**schema, "x-guidance": {**JSON_STYLE, "lenient": True}})
+        problem = schema_problem(text)
     if problem is not None:
         raise InvalidRequestError(f"{where} cannot be enforced: {problem}", param=where)
     return text
