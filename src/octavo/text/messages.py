@@ -18,6 +18,8 @@ JOINER = "\n"
 
 _MAX_DEPTH = 64
 _MAX_VALUES = 1_000_000
+_MAX_BITS = 14_000
+"""Of a whole number: Python writes no more than 4,300 digits."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -64,11 +66,13 @@ def plain(value: object, param: str, depth: int = 0, left: Iterator[int] | None 
         raise InvalidRequestError(f"{param} is one value too many; at most {_MAX_VALUES:,} are allowed", param=param)
     if depth > _MAX_DEPTH:
         raise InvalidRequestError(f"{param} is nested more than {_MAX_DEPTH} deep", param=param)
-    if value is None or type(value) in (str, int, float, bool):
+    if value is None or type(value) in (str, float, bool):
         return value
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
+        if value.bit_length() > _MAX_BITS:
+            raise InvalidRequestError(f"{param} is a whole number of too many digits to be written", param=param)
         return int(value)
     if isinstance(value, float):
         return float(value)
