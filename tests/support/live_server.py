@@ -1,0 +1,111 @@
+"""A server over real HTTP for tests: the application on a free loopback port, on a thread of the test process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvicorn
+from fastapi import FastAPI
+
+from octavo.async_engine import AsyncEngine
+from octavo.server.app import create_app
+from octavo.server.config import ServerConfig
+
+_T = TypeVar("_T")
+_START_WITHIN = 30.0
+_GRACE = 5
+
+
+class LiveServer:
+    """A server that answers.
+
+    Attributes:
+        url: such as ``http://127.0.0.1:43210``; OpenAI clients want ``/v1`` behind it (:attr:`openai_url`).
+        engine: the one it serves. Its methods belong on the server's event loop: see :meth:`run`.
+        app: the application.
+        model: the name to ask for.
+    """
+
+    def __init__(self, app: FastAPI, engine: AsyncEngine, port: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.openai_url = f"{self.url}/v1"
+        self.app = app
+        self.engine = engine
+        self._loop = loop
+
+    @property
+    def model(self) -> str:
+        name: str = self.app.state.octavo.model_names[0]
+        return name
+
+    def run(self, work: Coroutine[Any, Any, _T], within: float = 60) -> _T:
+        """Run a coroutine on the server's event loop and wait for what it returns."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(within)
+
+    def until_idle(self, within: float = 10) -> None:
+        """Wait until nothing is under way and no block is held.
+
+        Raises:
+            AssertionError: it took too long.
+        """
+        end = time.monotonic() + within
+        while time.monotonic() < end:
+            if not self.app.state.octavo.service.admission.num_under_way and self.run(self._is_idle()):
+                return
+            time.sleep(0.01)
+        raise AssertionError(f"not idle after {within} s: {self.run(self.engine.gauges())}")
+
+    async def _is_idle(self) -> bool:
+        gauges = await self.engine.gauges()
+        return not (gauges.num_running or gauges.num_waiting or gauges.num_active_blocks)
+
+
+@contextmanager
+def live_server(engine: AsyncEngine, config: ServerConfig | None = None) -> Iterator[LiveServer]:
+    """Serve ``engine``, which stays the caller's, until the block ends."""
+    app = create_app(engine, config)
+    uvicorn_config = uvicorn.Config(
+        app, host="127.0.0.1", port=0, log_level="error", access_log=False, timeout_graceful_shutdown=_GRACE
+    )
+    server = uvicorn.Server(uvicorn_config)
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def serve() -> None:
+        loops.append(asyncio.get_running_loop())
+        await server.serve()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="live-server")
+    thread.start()
+    try:
+        yield LiveServer(app, engine, _port(server, thread), loops[0])
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@contextmanager
+def served_model(model: str | Path, config: ServerConfig | None = None, **engine: Any) -> Iterator[LiveServer]:
+    """Load ``model`` and serve it; ``engine``: the fields of :class:`octavo.EngineConfig`, small by default."""
+    settings = {"kv_memory": "96MiB", "max_model_len": 2048, "threads": 2, **engine}
+    running = AsyncEngine(model, **settings)
+    try:
+        with live_server(running, config) as server:
+            yield server
+    finally:
+        running.shutdown()
+
+
+def _port(server: uvicorn.Server, thread: threading.Thread) -> int:
+    end = time.monotonic() + _START_WITHIN
+    while not server.started:
+        if not thread.is_alive() or time.monotonic() > end:
+            raise AssertionError("the server did not start")
+        time.sleep(0.005)
+    port: int = server.servers[0].sockets[0].getsockname()[1]
+    return port
