@@ -14,6 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from octavo.async_engine import AsyncEngine
+from octavo.engine.engine import Engine
 from octavo.server.app import create_app
 from octavo.server.config import ServerConfig
 
@@ -60,6 +61,14 @@ class LiveServer:
                 return
             time.sleep(0.01)
         raise AssertionError(f"not idle after {within} s: {self.run(self.engine.gauges())}")
+
+    def check_idle(self) -> None:
+        """The engine's own word, on its own thread, that it holds nothing and that its bookkeeping is sound.
+
+        Raises:
+            BlockError: it is not idle.
+        """
+        self.engine._thread.call(Engine.check_idle).result(10)
 
     async def _is_idle(self) -> bool:
         gauges = await self.engine.gauges()
