@@ -8,13 +8,16 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from octavo.async_engine import AsyncEngine
+from octavo.errors import EngineDeadError, InvalidRequestError
+from octavo.server.anthropic import messages
+from octavo.server import models
 from octavo.server.calls import Call
 from octavo.server.config import ServerConfig
 from octavo.server.context import Context
 from octavo.server.dialects import error_response
 from octavo.server.errors import as_api_error
 from octavo.server.middleware import CLIENT_GONE, Envelope
-from octavo.server.openai import chat
+from octavo.server.openai import chat, responses
 from octavo.server.service import Service
 from octavo.server.streaming import ClientGoneError
 from octavo.server.validation import validation_error
@@ -26,8 +29,13 @@ def create_app(engine: AsyncEngine, config: ServerConfig | None = None) -> FastA
     app = FastAPI(title="Octavo", docs_url=None, redoc_url=None)
     app.state.octavo = Context(engine, settings, Service(engine, settings))
     app.include_router(chat.router)
+    app.include_router(messages.router)
+    app.include_router(responses.router)
+    app.include_router(models.router)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _failed)
+    for refusal in (InvalidRequestError, EngineDeadError):
+        app.add_exception_handler(refusal, _failed)
     app.add_exception_handler(ClientGoneError, _gone)
     app.add_exception_handler(Exception, _failed)
     app.add_middleware(Envelope, max_body=settings.max_body_bytes, note=_note)

@@ -1,0 +1,204 @@
+"""The API's messages as chat templates have them: turns joined, calls and their results in pairs.
+
+::
+
+    user       text                          user       text
+    assistant  thinking, text, tool_use  ->  assistant  reasoning_content, content, tool_calls
+    user       tool_result, text             tool       content, tool_call_id
+                                             user       text
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from octavo.server.anthropic.blocks import (
+    Block,
+    Blocks,
+    DocumentBlock,
+    RedactedThinkingBlock,
+    SearchResultBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    shown_text,
+)
+from octavo.server.errors import invalid
+from octavo.server.validation import Body
+from octavo.text.messages import plain
+
+_WRAPPED = 5
+"""How deep a call's input lies in what a template gets."""
+_KINDS = {
+    "user": (TextBlock, DocumentBlock, SearchResultBlock, ToolResultBlock),
+    "assistant": (TextBlock, ThinkingBlock, RedactedThinkingBlock, ToolUseBlock),
+    "system": (TextBlock,),
+}
+_REASONING = (ThinkingBlock, RedactedThinkingBlock)
+
+
+class Message(Body):
+    role: Literal["user", "assistant", "system"]
+    content: Blocks
+
+
+Messages = Annotated[list[Message], Field(min_length=1, max_length=100_000)]
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Messages of one role in a row. ``places``: where each block stands in the request; ``where``: the first one."""
+
+    role: str
+    where: str
+    blocks: list[Block] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+
+    def add(self, blocks: Iterable[Block], where: str) -> None:
+        for index, block in enumerate(blocks):
+            self.blocks.append(block)
+            self.places.append(f"{where}.content[{index}]")
+
+    def calls(self) -> list[ToolUseBlock]:
+        return [block for block in self.blocks if isinstance(block, ToolUseBlock)]
+
+
+def template_messages(messages: Sequence[Message], system: Sequence[TextBlock]) -> list[dict[str, Any]]:
+    """Messages for :class:`octavo.server.requests.ChatRequest`, with the system text first.
+
+    An assistant's message at the end is continued, so an empty one is as good as none.
+
+    Raises:
+        ApiError: the API's rules are broken; the message names the place.
+        InvalidRequestError: a call's input is nested too deep.
+    """
+    turns = _turns(messages)
+    _check(turns)
+    if system:
+        opening = _Turn("system", "system")
+        opening.add(system, "system")
+        if turns[0].role == "system":  # one system message, as templates want it
+            opening.add(turns.pop(0).blocks, "")
+        turns.insert(0, opening)
+    return [message for turn in turns for message in _written(turn)]
+
+
+def _turns(messages: Sequence[Message]) -> list[_Turn]:
+    turns: list[_Turn] = []
+    for index, message in enumerate(messages):
+        where = f"messages[{index}]"
+        empty_end = index == len(messages) - 1 and message.role == "assistant"
+        if not message.content:
+            if empty_end:
+                continue
+            raise invalid(
+                f"{where}.content must not be empty, but in an assistant's message at the end", f"{where}.content"
+            )
+        if not turns or turns[-1].role != message.role:
+            turns.append(_Turn(message.role, where))
+        turns[-1].add(message.content, where)
+    return turns
+
+
+def _check(turns: Sequence[_Turn]) -> None:
+    speaking = next((turn for turn in turns if turn.role != "system"), None)
+    if speaking is None or speaking.role != "user":
+        where = speaking.where if speaking else "messages"
+        raise invalid(f"{where}: the first message must be the user's", f"{where}.role" if speaking else where)
+    known: set[str] = set()
+    expected: list[ToolUseBlock] = []
+    for turn in turns:
+        _check_kinds(turn)
+        _check_results(turn, expected)
+        expected = turn.calls()
+        _check_calls(turn, known)
+    if expected:
+        raise _unanswered(turns[-1].where, [call.id for call in expected])
+    last = turns[-1]
+    if last.role == "assistant" and isinstance(last.blocks[-1], _REASONING):
+        raise invalid(
+            f"{last.places[-1]}: the last message cannot end with thinking, for it is continued", last.places[-1]
+        )
+
+
+def _check_kinds(turn: _Turn) -> None:
+    for block, place in zip(turn.blocks, turn.places, strict=True):
+        if not isinstance(block, _KINDS[turn.role]):
+            raise invalid(f"{place}: no {block.type} block can stand in a message of the role {turn.role}", place)
+
+
+def _check_calls(turn: _Turn, known: set[str]) -> None:
+    for block, place in zip(turn.blocks, turn.places, strict=True):
+        if isinstance(block, ToolUseBlock):
+            plain(block.input, f"{place}.input", _WRAPPED)
+            if block.id in known:
+                raise invalid(f"{place}.id is taken: two tool_use blocks have the id {block.id!r}", f"{place}.id")
+            known.add(block.id)
+
+
+def _check_results(turn: _Turn, expected: Sequence[ToolUseBlock]) -> None:
+    """Every call of the turn before has one result, and results come before anything else."""
+    open_ids = dict.fromkeys(call.id for call in expected)
+    others = False
+    for block, place in zip(turn.blocks, turn.places, strict=True):
+        if not isinstance(block, ToolResultBlock):
+            others = True
+            continue
+        if block.tool_use_id not in open_ids:
+            raise invalid(
+                f"{place}.tool_use_id is {block.tool_use_id!r}, which names no tool_use block of the message before, "
+                "or one that has its result already",
+                f"{place}.tool_use_id",
+            )
+        if others:
+            raise invalid(f"{place}: tool_result blocks come first in their message, before text", place)
+        del open_ids[block.tool_use_id]
+    if open_ids:
+        raise _unanswered(turn.where, list(open_ids))
+
+
+def _unanswered(where: str, ids: Sequence[str]) -> Exception:
+    return invalid(
+        f"{where}: every tool_use block needs its tool_result in the user's message right after it; without one: "
+        + ", ".join(ids),
+        where,
+    )
+
+
+def _written(turn: _Turn) -> list[dict[str, Any]]:
+    if turn.role == "assistant":
+        return [_assistant(turn.blocks)]
+    results = [block for block in turn.blocks if isinstance(block, ToolResultBlock)]
+    said = [shown_text(b) for b in turn.blocks if isinstance(b, (TextBlock, DocumentBlock, SearchResultBlock))]
+    messages = [{"role": "tool", "tool_call_id": r.tool_use_id, "content": _content(r.texts())} for r in results]
+    return [*messages, *([{"role": turn.role, "content": _content(said)}] if said else [])]
+
+
+def _assistant(blocks: Sequence[Block]) -> dict[str, Any]:
+    texts = [block.text for block in blocks if isinstance(block, TextBlock)]
+    thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock) and block.thinking]
+    calls = [
+        {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": block.input}}
+        for block in blocks
+        if isinstance(block, ToolUseBlock)
+    ]
+    message: dict[str, Any] = {"role": "assistant"}
+    if thoughts:
+        message["reasoning_content"] = "\n".join(thoughts)
+    if texts or not calls:
+        message["content"] = _content(texts)
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _content(texts: list[str]) -> str | list[dict[str, str]]:
+    """One text as it is, several as the parts they are."""
+    if len(texts) < 2:
+        return "".join(texts)
+    return [{"type": "text", "text": text} for text in texts]
