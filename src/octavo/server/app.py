@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from octavo.async_engine import AsyncEngine
 from octavo.errors import EngineDeadError, InvalidRequestError
-from octavo.server.anthropic import messages
 from octavo.server import models
+from octavo.server.anthropic import messages
 from octavo.server.calls import Call
 from octavo.server.config import ServerConfig
 from octavo.server.context import Context
