@@ -18,7 +18,9 @@ class ServerConfig:
         max_queue: most answers that may wait beside those that run; more are answered 429. What runs is never dropped.
         max_concurrency: most answers of one tenant at once, waiting or running; more are answered 429. ``None``: any.
         timeout: seconds after which an answer ends with an error; ``None``: never.
-        max_stored: most responses kept for one tenant (``store`` of /v1/responses); the oldest goes first.
+        max_stored: most responses kept for one tenant (``store`` of /v1/responses); those go first that were not
+            gone on with for longest.
+        max_stored_bytes: most bytes of them (``int`` or ``"256MiB"``).
         cors_origins: origins whose pages may call the server; none by default.
     """
 
@@ -28,6 +30,7 @@ class ServerConfig:
     max_concurrency: int | None = None
     timeout: float | None = None
     max_stored: int = 1000
+    max_stored_bytes: int | str = "256MiB"
     cors_origins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -36,6 +39,7 @@ class ServerConfig:
         if self.max_concurrency is not None:
             _whole("max_concurrency", self.max_concurrency, 1)
         _whole("max_stored", self.max_stored, 0)
+        object.__setattr__(self, "max_stored_bytes", parse_bytes(self.max_stored_bytes))
         timeout = self.timeout
         number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
         if timeout is not None and not (number and 0 < timeout <= 1e9):

@@ -9,20 +9,28 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from octavo.async_engine import AsyncEngine
+from octavo.config import parse_bytes
 from octavo.server.calls import Call, call_of
 from octavo.server.config import ServerConfig
 from octavo.server.errors import ApiError, ErrorKind
+from octavo.server.openai.responses_store import ResponseStore
 from octavo.server.service import Service
 
 
 @dataclass(slots=True)
 class Context:
-    """One server: its engine, its settings, its service."""
+    """One server: its engine, its settings, its service, and the responses it keeps."""
 
     engine: AsyncEngine
     config: ServerConfig
     service: Service
     created: int = field(default_factory=lambda: int(time.time()))
+    responses: ResponseStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.responses = ResponseStore(
+            max_responses=self.config.max_stored, max_bytes=parse_bytes(self.config.max_stored_bytes)
+        )
 
     @property
     def model_names(self) -> tuple[str, ...]:
