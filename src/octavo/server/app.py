@@ -17,7 +17,7 @@ from octavo.server.context import Context
 from octavo.server.dialects import error_response
 from octavo.server.errors import as_api_error
 from octavo.server.middleware import CLIENT_GONE, Envelope
-from octavo.server.openai import chat, responses
+from octavo.server.openai import chat, completions, responses
 from octavo.server.service import Service
 from octavo.server.streaming import ClientGoneError
 from octavo.server.validation import validation_error
@@ -29,6 +29,7 @@ def create_app(engine: AsyncEngine, config: ServerConfig | None = None) -> FastA
     app = FastAPI(title="Octavo", docs_url=None, redoc_url=None)
     app.state.octavo = Context(engine, settings, Service(engine, settings))
     app.include_router(chat.router)
+    app.include_router(completions.router)
     app.include_router(messages.router)
     app.include_router(responses.router)
     app.include_router(models.router)

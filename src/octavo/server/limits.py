@@ -15,6 +15,9 @@ RETRY_AFTER = 1
 class Admission:
     """Counts answers under way. Lives on the event loop, so it needs no lock.
 
+    Attributes:
+        capacity: most answers at once.
+
     Args:
         max_running: answers that the engine runs at once.
         max_queue: answers that may wait beside them.
@@ -22,7 +25,7 @@ class Admission:
     """
 
     def __init__(self, *, max_running: int, max_queue: int, max_concurrency: int | None) -> None:
-        self._capacity = max_running + max_queue
+        self.capacity = max_running + max_queue
         self._max_concurrency = max_concurrency
         self._under_way: Counter[str] = Counter()
 
@@ -42,10 +45,10 @@ class Admission:
                 f"{own} answers of yours are under way and {num_answers} more are asked for; "
                 f"at most {self._max_concurrency} are allowed at once"
             )
-        if self.num_under_way + num_answers > self._capacity:
+        if self.num_under_way + num_answers > self.capacity:
             raise _full(
                 f"{self.num_under_way} answers are under way and {num_answers} more are asked for; "
-                f"this server takes {self._capacity} at once"
+                f"this server takes {self.capacity} at once"
             )
         self._under_way[caller.tenant] += num_answers
 

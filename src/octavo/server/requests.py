@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ class ChatRequest:
         sampling: everything but what holds the answer to a format.
         tools: ``{"type": "function", "function": {"name", "description", "parameters"}}`` each.
         tool_choice: ``"auto"``, ``"required"``, ``"none"``, or the name of the tool that must be called.
+        allowed_tools: names of those tools that may be called, where the others are only shown; ``None``: all of them.
         parallel_tool_calls: whether one answer may hold several calls.
         output: what the answer must be where it does not call.
         template_kwargs: further variables of the chat template.
@@ -29,9 +30,17 @@ class ChatRequest:
     sampling: SamplingParams
     tools: list[dict[str, Any]] = field(default_factory=list)
     tool_choice: str = "auto"
+    allowed_tools: Collection[str] | None = None
     parallel_tool_calls: bool = True
     output: StructuredOutputsParams | None = None
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def callable_tools(self) -> list[dict[str, Any]]:
+        """Those of the tools that may be called."""
+        if self.allowed_tools is None:
+            return self.tools
+        return [tool for tool in self.tools if tool["function"]["name"] in self.allowed_tools]
 
     @property
     def continues_final_message(self) -> bool:

@@ -67,7 +67,7 @@ class Service:
         formats = self.engine.assembly.reply_format
         has_tools = bool(request.tools) and request.tool_choice != "none"
         constraint = formats.constraint(
-            tools=request.tools,
+            tools=request.callable_tools,
             tool_choice=request.tool_choice,
             parallel=request.parallel_tool_calls,
             output=request.output,

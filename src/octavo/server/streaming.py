@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -79,6 +79,8 @@ class EventStream(Response):
             for future in (stream, gone):
                 future.cancel()
             await asyncio.wait({stream, gone})
+            if isinstance(self._frames, AsyncGenerator):
+                await self._frames.aclose()  # before its answers, which something of it may be waiting for
             for answer in self._answers:
                 await answer.close()
         if not stream.cancelled():

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import PydanticCustomError
 
 from octavo.errors import shown
 from octavo.server.errors import ApiError, invalid
@@ -18,10 +19,16 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
 
 
+def unsupported(why: str) -> PydanticCustomError:
+    """What a validator raises for what an API has and this server does not. ``why`` is a sentence without its stop."""
+    return PydanticCustomError("unsupported", "{why}", {"why": why})
+
+
 def validation_error(error: RequestValidationError) -> ApiError:
     """The first thing that is wrong with a body, as a 400."""
     first = error.errors()[0]
-    path = _path(first["loc"], error.body)
+    in_body = first["loc"][0] == "body"
+    path = _path(first["loc"], error.body) if in_body else str(first["loc"][-1])
     kind = first["type"]
     if kind == "json_invalid":
         return invalid(f"the body is not valid JSON: {first['ctx']['error']}", None)
@@ -29,10 +36,22 @@ def validation_error(error: RequestValidationError) -> ApiError:
         return invalid("the body must be a JSON object, sent as application/json", None)
     if kind == "missing":
         return invalid(f"{path} is required", path, code="missing_required_parameter")
+    if kind.startswith("union_tag_") and "discriminator" in first["ctx"]:
+        return _wrong_tag(path, first)
     if kind == "extra_forbidden":
         return invalid(f"{path} is not a parameter this endpoint knows", path, code="unknown_parameter")
     message = f"{path}: {first['msg'][:1].lower()}{first['msg'][1:]}; got {shown(first.get('input'))}"
-    return invalid(message, path, code="invalid_value")
+    return invalid(message, path, code="unsupported_parameter" if kind == "unsupported" else "invalid_value")
+
+
+def _wrong_tag(path: str, error: Mapping[str, Any]) -> ApiError:
+    """For one of several forms, told apart by a field (``type``, ``role``) that has none of their names."""
+    context = error["ctx"]
+    where = f"{path}.{context['discriminator'].strip(chr(39))}"
+    if error["type"] == "union_tag_not_found":
+        return invalid(f"{where} is required", where, code="missing_required_parameter")
+    got = shown(context["tag"])
+    return invalid(f"{where} must be one of {context['expected_tags']}; got {got}", where, code="invalid_value")
 
 
 def _path(loc: Sequence[int | str], body: Any) -> str:
