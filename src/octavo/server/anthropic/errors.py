@@ -17,11 +17,16 @@ _TYPES = {
     ErrorKind.UNAVAILABLE: "overloaded_error",
     ErrorKind.TIMEOUT: "timeout_error",
 }
+THREAD_UNSUPPORTED = "thread_unsupported_request"
+"""What the SDK's tool runner looks for: it tries to have its conversation kept first, and then does without."""
 
 
 def error_body(error: ApiError, request_id: str) -> dict[str, Any]:
     kind = _TYPES.get(error.kind, "invalid_request_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": request_id}
+    told: dict[str, Any] = {"type": kind, "message": error.message}
+    if error.code == THREAD_UNSUPPORTED:
+        told["details"] = {"error_code": error.code, "unsupported": ["thread"]}
+    return {"type": "error", "error": told, "request_id": request_id}
 
 
 def error_frame(error: ApiError, request_id: str) -> bytes:

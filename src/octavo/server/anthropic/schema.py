@@ -9,6 +9,7 @@ from pydantic import Field
 from octavo.engine.sampling_params import MAX_STOP_STRINGS, SamplingParams
 from octavo.server.anthropic.blocks import Texts
 from octavo.server.anthropic.conversation import Messages, template_messages
+from octavo.server.anthropic.errors import THREAD_UNSUPPORTED
 from octavo.server.anthropic.fields import CacheControl, Unsupported, Words
 from octavo.server.anthropic.options import (
     AnyChoice,
@@ -50,6 +51,7 @@ class CountTokensRequest(Body):
     speed: Literal["standard"] | None = None
     context_management: Unsupported = None
     mcp_servers: Unsupported = None
+    thread: Any = None
 
     def chat_request(self) -> ChatRequest:
         """The same for the service. Takes milliseconds where the conversation is long.
@@ -60,6 +62,12 @@ class CountTokensRequest(Body):
         return self._chat_request(SamplingParams(max_tokens=1))
 
     def _chat_request(self, sampling: SamplingParams) -> ChatRequest:
+        if self.thread is not None:
+            raise invalid(
+                "thread: this server keeps no conversations; leave it out and send all messages each time",
+                "thread",
+                code=THREAD_UNSUPPORTED,
+            )
         tools = self.tools or []
         messages = template_messages(self.messages, self.system or [])
         return ChatRequest(
