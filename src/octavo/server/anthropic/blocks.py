@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, Tag
-from pydantic_core import PydanticCustomError
 
 from octavo.server.anthropic.fields import CacheControl, Citations, Words, by_type
-from octavo.server.validation import Body
+from octavo.server.validation import Body, unsupported
 
 _TEXT_ONLY = " (it runs text models, and no tools of its own)"
 
@@ -170,5 +169,5 @@ def _tagged(tag: str, about: dict[str, str | None], text: str) -> str:
 
 def _no_breakpoint(value: Any) -> Any:
     if value is not None:
-        raise PydanticCustomError("unsupported", "no breakpoint can stand on reasoning; leave it out")
+        raise unsupported("no breakpoint can stand on reasoning; leave it out")
     return value

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field
-from pydantic_core import PydanticCustomError
 
-from octavo.server.validation import Body
+from octavo.server.validation import Body, unsupported
 
 Words = Annotated[str, Field(min_length=1)]
 """A text that is not empty."""
@@ -42,13 +41,13 @@ def _tag(value: Any) -> str | None:
 
 def _refuse(value: Any) -> Any:
     if value is not None:
-        raise PydanticCustomError("unsupported", "this server does not have it; leave it out")
+        raise unsupported("this server does not have it; leave it out")
     return value
 
 
 def _no_citations(value: Any) -> Any:
     if value is True:
-        raise PydanticCustomError("unsupported", "this server writes no citations; leave it out")
+        raise unsupported("this server writes no citations; leave it out")
     return value
 
 

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, Tag
-from pydantic_core import PydanticCustomError
 
 from octavo.errors import InvalidRequestError
 from octavo.server.anthropic.fields import CacheControl, by_type
 from octavo.server.errors import invalid
-from octavo.server.validation import Body
+from octavo.server.validation import Body, unsupported
 from octavo.text.grammar import StructuredOutputsParams, schema_problem
 from octavo.text.messages import plain
 
@@ -22,19 +21,19 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 def _custom(value: Any) -> Any:
     if value not in (None, "custom"):
-        raise PydanticCustomError("unsupported", "only custom tools work here, with a name and an input_schema")
+        raise unsupported("only custom tools work here, with a name and an input_schema")
     return value
 
 
 def _direct(value: Any) -> Any:
     if value not in (None, ["direct"]):
-        raise PydanticCustomError("unsupported", "only ['direct'] works here, for nothing but the model calls tools")
+        raise unsupported("only ['direct'] works here, for nothing but the model calls tools")
     return value
 
 
 def _present(value: Any) -> Any:
     if value is True:
-        raise PydanticCustomError("unsupported", "every tool is shown to the model at once; leave it out")
+        raise unsupported("every tool is shown to the model at once; leave it out")
     return value
 
 
