@@ -49,6 +49,10 @@ class SummaryText(Body):
 
 Part = Annotated[InputText | OutputText | Refusal, Field(discriminator="type")]
 Content = Annotated[
+    Annotated[str, Tag("(text)")] | Annotated[list[Part], Field(min_length=1), Tag("(list)")],
+    told_apart(text_or_list, "text or a list of parts"),
+]
+Output = Annotated[
     Annotated[str, Tag("(text)")] | Annotated[list[Part], Tag("(list)")],
     told_apart(text_or_list, "text or a list of parts"),
 ]
@@ -83,7 +87,7 @@ class FunctionCall(Body):
 class FunctionCallOutput(Body):
     type: Literal["function_call_output"]
     call_id: _ID
-    output: Content
+    output: Output
     id: _ID | None = None
     status: _Status = None
 
