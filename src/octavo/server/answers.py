@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -77,32 +78,57 @@ class Reply:
 
 
 class Answer:
-    """One admitted request. Its first output is there already: what can be refused before that, was.
+    """One admitted request. Await :meth:`begin`, iterate it once or :meth:`collect` it, and :meth:`close` it in every
+    case: closing aborts what is unfinished, frees its blocks and its place, and closes its entry in the ledger.
 
-    Iterate it once, or :meth:`collect`, and :meth:`close` it in every case: closing aborts what is unfinished, frees its
-    blocks, and closes its entry in the ledger.
+    Args:
+        outputs: the engine's, not begun.
+        parsers: one for each of ``n`` answers.
+        release: called once, when it is closed.
+
+    Attributes:
+        first: its first output, once it has begun.
     """
+
+    first: RequestOutput
 
     def __init__(
         self,
         outputs: AsyncGenerator[RequestOutput, None],
-        first: RequestOutput,
         parsers: list[ReplyParser],
         entry: Entry,
         ledger: Ledger,
         release: Callable[[], None],
     ) -> None:
-        self.first = first
         self._outputs = outputs
         self._parsers = parsers
         self._called = [False] * len(parsers)
         self._ended = [False] * len(parsers)
+        self._delivered: list[float | None] = [None] * len(parsers)
+        self._outcome = "abort"  # of choices that have not ended when this is closed
         self._entry = entry
         self._ledger = ledger
         self._release = release
         self._closed = False
-        entry.times = first.metrics
-        ledger.count_prompt(entry, len(first.prompt_token_ids), first.num_cached_tokens)
+
+    async def begin(self) -> None:
+        """Wait for its first output: what can be refused before anything is sent is refused here. Closes it then.
+
+        Raises:
+            ApiError: the request is refused, the engine failed, or the deadline passed while it waited.
+        """
+        try:
+            self.first = first = await anext(self._outputs)
+            self._ledger.begin(self._entry, first.metrics, len(first.prompt_token_ids), first.num_cached_tokens)
+            for completion in first.outputs:
+                self._check(completion)
+        except BaseException as error:
+            if isinstance(error, Exception) and not isinstance(error, ApiError):
+                self._outcome = "error"
+            await self.close()
+            if isinstance(error, Exception):
+                raise as_api_error(error) from error
+            raise  # cancelled: the client is gone
 
     @property
     def usage(self) -> Usage:
@@ -121,7 +147,8 @@ class Answer:
         """
         output = self.first
         while True:
-            news = [self._increment(completion) for completion in output.outputs]
+            now = time.monotonic()
+            news = [self._increment(completion, now) for completion in output.outputs]
             if news:
                 yield news
             if output.finished:
@@ -129,7 +156,7 @@ class Answer:
             try:
                 output = await anext(self._outputs)
             except Exception as error:
-                self._entry.outcomes.append("error")
+                self._outcome = "error"
                 raise as_api_error(error) from error
 
     async def collect(self) -> list[Reply]:
@@ -155,18 +182,19 @@ class Answer:
         try:
             await self._outputs.aclose()
         finally:
-            unfinished = sum(not ended for ended in self._ended)
-            self._entry.outcomes += ["abort"] * (unfinished if not self._entry.outcomes else 0)
+            self._entry.outcomes += [self._outcome] * self._ended.count(False)
             self._release()
             self._ledger.close(self._entry)
 
-    def _increment(self, completion: CompletionOutput) -> Increment:
+    def _increment(self, completion: CompletionOutput, now: float) -> Increment:
         choice = completion.index
         parser = self._parsers[choice]
+        thinks = parser.in_reasoning
         parts = parser.feed(completion.text)
-        self._ledger.count_output(self._entry, len(completion.token_ids), 0)
+        self._count(completion, thinks or parser.in_reasoning, now)
         increment = Increment(choice, parts, completion.token_ids, completion.logprobs)
         if completion.finish_reason is not None:
+            self._check(completion)
             self._ended[choice] = True
             self._entry.outcomes.append(completion.finish_reason)
             increment.parts = [*parts, *parser.finish()]
@@ -178,22 +206,38 @@ class Answer:
             self._called[choice] = _has_call(parts)
         return increment
 
-    def _finish(self, completion: CompletionOutput) -> Finish:
+    def _count(self, completion: CompletionOutput, thinks: bool, now: float) -> None:
+        num_tokens = len(completion.token_ids)
+        self._ledger.count_output(self._entry, num_tokens, num_tokens if thinks else 0)
+        before = self._delivered[completion.index]
+        if num_tokens and before is not None:
+            self._ledger.count_gap(now - before, num_tokens)
+        self._delivered[completion.index] = now
+
+    def _check(self, completion: CompletionOutput) -> None:
+        """Raise if it has ended in a way that is no answer; what else has not ended then, ends in the same way."""
         reason = completion.finish_reason
-        if reason == "timeout":
-            raise ApiError(ErrorKind.TIMEOUT, "the answer took longer than this server allows")
-        if reason == "abort":
-            raise ApiError(ErrorKind.UNAVAILABLE, "the request was aborted by the server")
-        if reason == "error":
-            raise ApiError(
-                ErrorKind.INVALID_REQUEST,
-                "no token may be drawn: what the request allows (logit_bias, formats) leaves none",
-            )
-        if reason == "length":
+        if reason in _FAILURES:
+            self._outcome = reason
+            raise ApiError(*_FAILURES[reason])
+
+    def _finish(self, completion: CompletionOutput) -> Finish:
+        if completion.finish_reason == "length":
             return "length"
         if self._called[completion.index]:
             return "tool_calls"
         return "stop_sequence" if isinstance(completion.stop_reason, str) else "stop"
+
+
+_FAILURES: dict[str, tuple[ErrorKind, str]] = {
+    "timeout": (ErrorKind.TIMEOUT, "the answer took longer than this server allows"),
+    "abort": (ErrorKind.UNAVAILABLE, "the server is shutting down and has ended this answer"),
+    "error": (
+        ErrorKind.INVALID_REQUEST,
+        "no token may be drawn: what the request allows (logit_bias, formats) leaves none",
+    ),
+}
+"""What is told of finish reasons of the engine that are no answer."""
 
 
 def _has_call(parts: list[ReplyPart]) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 import uuid
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 from starlette.requests import HTTPConnection
 
-from octavo.server.usage import Entry
+from octavo.server.answers import Answer
+from octavo.server.usage import Entry, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,20 +24,48 @@ class Caller:
 
 @dataclass(slots=True)
 class Call:
-    """Made for each HTTP request before anything else is looked at.
+    """Made for each HTTP request before anything else is looked at, and closed when it has ended, however it ended.
 
     Attributes:
         request_id: ours; clients see it in a header and in errors, logs carry it.
         endpoint: the path.
         caller: ``None`` until the key was checked.
         entries: what it used: one for each prompt that was admitted.
+        answers: what was begun for it, and ends with it.
+        status: of the response; ``None`` before there is one.
+        error: the name of what went wrong, if something did.
     """
 
     endpoint: str
+    method: str = "GET"
     request_id: str = field(default_factory=lambda: f"req_{uuid.uuid4().hex}")
     started: float = field(default_factory=time.monotonic)
     caller: Caller | None = None
     entries: list[Entry] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    status: int | None = None
+    error: str | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """Of all its prompts together."""
+        total = Usage()
+        for entry in self.entries:
+            total.add(entry.usage)
+        return total
+
+    def enter(self) -> Entry:
+        """An entry in the ledger for one more prompt."""
+        tenant = Caller().tenant if self.caller is None else self.caller.tenant
+        entry = Entry(self.request_id, self.endpoint, tenant, self.started)
+        self.entries.append(entry)
+        return entry
+
+    async def close(self) -> None:
+        """End every answer that has not ended: whoever forgot one, or could not come to it, has not leaked it."""
+        async with AsyncExitStack() as stack:
+            for answer in self.answers:
+                stack.push_async_callback(answer.close)
 
 
 def call_of(connection: HTTPConnection) -> Call:

@@ -17,6 +17,7 @@ class ErrorKind(enum.Enum):
     PERMISSION = 403
     NOT_FOUND = 404
     METHOD_NOT_ALLOWED = 405
+    SLOW_CLIENT = 408
     TOO_LARGE = 413
     RATE_LIMIT = 429
     INTERNAL = 500
@@ -50,6 +51,11 @@ class ApiError(HTTPException):
         self.param = param
         self.code = code
         self.retry_after = retry_after
+
+    @property
+    def name(self) -> str:
+        """What logs and spans call it."""
+        return self.code or self.kind.name.lower()
 
 
 def invalid(message: str, param: str | None, *, code: str | None = None) -> ApiError:

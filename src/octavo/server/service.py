@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 from octavo.async_engine import AsyncEngine
 from octavo.engine.intake import Prompt, as_prompt
@@ -12,12 +14,14 @@ from octavo.engine.sampling_params import SamplingParams
 from octavo.server.answers import Answer
 from octavo.server.calls import Call, Caller
 from octavo.server.config import ServerConfig
-from octavo.server.errors import as_api_error
+from octavo.server.errors import ApiError, ErrorKind, as_api_error
 from octavo.server.limits import Admission
 from octavo.server.requests import ChatRequest
-from octavo.server.usage import Entry, Ledger
+from octavo.server.usage import Ledger
 from octavo.text.chat import RenderedChat
 from octavo.text.reply import ReplyParser
+
+Prepared: TypeAlias = tuple[Prompt, SamplingParams, list[ReplyParser]]
 
 
 class Service:
@@ -27,6 +31,8 @@ class Service:
         self.engine = engine
         self.ledger = Ledger()
         self._timeout = config.timeout
+        self._under_way: set[str] = set()  # the engine's ids
+        self._ending = False
         self.admission = Admission(
             max_running=engine.assembly.engine.config.max_num_running,
             max_queue=config.max_queue,
@@ -39,16 +45,18 @@ class Service:
         Raises:
             ApiError: it is refused, or the engine failed before its first token.
         """
-        try:
-            prompt, sampling, parsers = await asyncio.to_thread(self._prepare, request)
-        except Exception as error:
-            raise as_api_error(error) from error
-        return await self._start(call, prompt, sampling, parsers)
+        return await self._start(call, request.sampling.n, lambda: self._prepare(request))
 
     async def complete(self, call: Call, prompt: Prompt, sampling: SamplingParams) -> Answer:
         """Start completing a prompt: a text or token ids. Raises as :meth:`chat`."""
         parsers = [ReplyParser(tool_format=None, reasoning=False) for _ in range(sampling.n)]
-        return await self._start(call, prompt, sampling, parsers)
+        return await self._start(call, sampling.n, lambda: (prompt, sampling, parsers))
+
+    async def end_all(self) -> None:
+        """End every answer that is under way, each with an error, and begin none any more."""
+        self._ending = True
+        for request_id in list(self._under_way):
+            await self.engine.abort(request_id)
 
     async def count_tokens(self, request: ChatRequest) -> int:
         """How many tokens the prompt of ``request`` has.
@@ -61,7 +69,7 @@ class Service:
         except Exception as error:
             raise as_api_error(error) from error
 
-    def _prepare(self, request: ChatRequest) -> tuple[Prompt, SamplingParams, list[ReplyParser]]:
+    def _prepare(self, request: ChatRequest) -> Prepared:
         """On a worker thread: rendering and tokenising a long conversation takes milliseconds."""
         rendered = self._render(request)
         formats = self.engine.assembly.reply_format
@@ -88,24 +96,40 @@ class Service:
             chat_template_kwargs=request.template_kwargs or None,
         )
 
-    async def _start(self, call: Call, prompt: Prompt, sampling: SamplingParams, parsers: list[ReplyParser]) -> Answer:
+    async def _start(self, call: Call, num_answers: int, prepare: Callable[[], Prepared]) -> Answer:
+        """Take a place first: whoever gets none costs nothing. From then on the answer, and with it the place, ends
+        with its call.
+        """
         caller = call.caller or Caller()
-        release = self.admission.admit(caller, sampling.n)
-        entry = Entry(call.request_id, call.endpoint, caller.tenant)
-        call.entries.append(entry)
+        leave = self.admission.admit(caller, num_answers)
         try:
-            outputs = self.engine.generate(prompt, sampling, cache_salt=caller.cache_salt, timeout=self._timeout)
-            first = await anext(outputs)
-            return Answer(outputs, first, parsers, entry, self.ledger, release)
+            prompt, sampling, parsers = await asyncio.to_thread(prepare)
+            group = await self.engine.accept(
+                prompt, sampling, cache_salt=caller.cache_salt, timeout=self._time_left(call)
+            )
+            if self._ending:
+                raise ApiError(ErrorKind.UNAVAILABLE, "the server is shutting down")
         except Exception as error:
-            self._give_up(entry, "error", release)
+            leave()
             raise as_api_error(error) from error
         except BaseException:  # cancelled: the client is gone
-            self._give_up(entry, "abort", release)
-            await outputs.aclose()
+            leave()
             raise
 
-    def _give_up(self, entry: Entry, outcome: str, release: Callable[[], None]) -> None:
-        entry.outcomes.append(outcome)
-        release()
-        self.ledger.close(entry)
+        def ended() -> None:
+            self._under_way.discard(group.request_id)
+            leave()
+
+        self._under_way.add(group.request_id)
+        answer = Answer(self.engine.stream(group), parsers, call.enter(), self.ledger, ended)
+        call.answers.append(answer)
+        await answer.begin()
+        return answer
+
+    def _time_left(self, call: Call) -> float | None:
+        if self._timeout is None:
+            return None
+        left = self._timeout - (time.monotonic() - call.started)
+        if left <= 0:
+            raise ApiError(ErrorKind.TIMEOUT, "the request was not begun within the time that this server allows")
+        return left

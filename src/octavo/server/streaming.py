@@ -45,9 +45,7 @@ async def until_disconnect(http: Request, work: Awaitable[_T]) -> _T:
             raise ClientGoneError
         return task.result()
     finally:
-        for future in (task, gone):
-            future.cancel()
-        await asyncio.wait({task, gone})
+        await _ended(task, gone)
 
 
 class EventStream(Response):
@@ -71,14 +69,12 @@ class EventStream(Response):
         self._error_frame = error_frame
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        stream = asyncio.ensure_future(self._stream(send))
+        stream = asyncio.ensure_future(self._stream(scope, send))
         gone = asyncio.ensure_future(_hang_up(receive))
         try:
             await asyncio.wait({stream, gone}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for future in (stream, gone):
-                future.cancel()
-            await asyncio.wait({stream, gone})
+            await _ended(stream, gone)
             if isinstance(self._frames, AsyncGenerator):
                 await self._frames.aclose()  # before its answers, which something of it may be waiting for
             for answer in self._answers:
@@ -86,7 +82,7 @@ class EventStream(Response):
         if not stream.cancelled():
             stream.result()
 
-    async def _stream(self, send: Send) -> None:
+    async def _stream(self, scope: Scope, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         fault: Exception | None = None
         try:
@@ -94,6 +90,7 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": frame, "more_body": True})
         except Exception as error:
             known = as_api_error(error)
+            scope["octavo.call"].error = known.name
             fault = error if known.kind is ErrorKind.INTERNAL else None
             await send({"type": "http.response.body", "body": self._error_frame(known), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -109,6 +106,16 @@ def data_frame(content: Any) -> bytes:
 def event_frame(event: str, content: Any) -> bytes:
     """A named frame, as Anthropic's streams and OpenAI's responses have them."""
     return b"event: " + event.encode() + b"\ndata: " + _ENCODE(content).encode("ascii") + b"\n\n"
+
+
+async def _ended(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel them and wait until they are over; what they raised on the way is nobody's any more."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()
 
 
 async def _hang_up(receive: Receive) -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.engine.outputs import RequestMetrics
+from octavo.kv.histogram import Histogram
+
+TO_FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+BETWEEN_TOKENS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10)
+LATENCY = (0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920)
+"""Upper bounds of buckets in seconds: vLLM's, and finer where a CPU is fast."""
 
 
 @dataclass(slots=True)
@@ -75,40 +82,69 @@ class Usage:
 class Entry:
     """One admitted request in the ledger.
 
-    ``outcomes``: how each of its answers ended: ``stop``, ``length``, ``abort`` (client gone), ``timeout``, ``error``.
-    ``times``: the engine's own; ``None`` if it never got there.
+    Attributes:
+        started: when its HTTP request arrived, in seconds of ``time.monotonic``.
+        outcomes: how each of its answers ended: ``stop``, ``length``, ``abort`` (client gone), ``timeout``, ``error``.
+        times: the engine's own; ``None`` if it never got there.
     """
 
     request_id: str
     endpoint: str
     tenant: str
+    started: float = field(default_factory=time.monotonic)
     usage: Usage = field(default_factory=Usage)
     outcomes: list[str] = field(default_factory=list)
     times: RequestMetrics | None = None
 
+    @property
+    def time_to_first_token(self) -> float | None:
+        """Seconds from the HTTP request's arrival, so that rendering counts."""
+        first = None if self.times is None else self.times.first_token_time
+        return None if first is None else first - self.started
+
 
 class Ledger:
-    """Totals over all requests since the start, live: they grow with each increment that is delivered."""
+    """Totals over all requests since the start, live: they grow with each increment that is delivered.
+
+    Attributes:
+        total: tokens of all requests.
+        outcomes: how many answers ended how; see :class:`Entry`.
+        time_to_first_token, queue_time, latency: seconds of each request: until its first token, until it was first
+            scheduled, until it ended.
+        inter_token: seconds between a token and the one before it, as they were delivered.
+    """
 
     def __init__(self) -> None:
         self.total = Usage()
-        self._observers: list[Callable[[Entry], None]] = []
+        self.outcomes: Counter[str] = Counter()
+        self.time_to_first_token = Histogram(TO_FIRST_TOKEN)
+        self.queue_time = Histogram(LATENCY)
+        self.latency = Histogram(LATENCY)
+        self.inter_token = Histogram(BETWEEN_TOKENS)
 
-    def observe(self, observer: Callable[[Entry], None]) -> None:
-        """Have ``observer`` called with each entry when its request has ended, however it ended."""
-        self._observers.append(observer)
-
-    def count_prompt(self, entry: Entry, prompt_tokens: int, cached_tokens: int) -> None:
+    def begin(self, entry: Entry, times: RequestMetrics, prompt_tokens: int, cached_tokens: int) -> None:
+        """The engine has given a first output: what is known of the prompt from then on."""
+        entry.times = times
         for usage in (entry.usage, self.total):
             usage.prompt_tokens += prompt_tokens
             usage.cached_tokens += cached_tokens
+        if entry.time_to_first_token is not None:
+            self.time_to_first_token.observe(entry.time_to_first_token)
+        if times.time_in_queue is not None:
+            self.queue_time.observe(times.time_in_queue)
 
     def count_output(self, entry: Entry, output_tokens: int, reasoning_tokens: int) -> None:
         for usage in (entry.usage, self.total):
             usage.output_tokens += output_tokens
             usage.reasoning_tokens += reasoning_tokens
 
+    def count_gap(self, seconds: float, num_tokens: int) -> None:
+        """``num_tokens`` were delivered at once, ``seconds`` after those before them."""
+        for _ in range(num_tokens):
+            self.inter_token.observe(seconds / num_tokens)
+
     def close(self, entry: Entry) -> None:
         """The request of ``entry`` has ended. Called once for each."""
-        for observer in self._observers:
-            observer(entry)
+        self.outcomes.update(entry.outcomes)
+        if entry.times is not None:
+            self.latency.observe(time.monotonic() - entry.started)

@@ -28,6 +28,11 @@ class ReasoningParser:
         self._closed = False
         self.is_over = False
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether what comes next is reasoning, as far as is known."""
+        return self._inside
+
     def feed(self, text: str, parts: list[ReplyPart]) -> str:
         """Append reasoning to ``parts``; return what belongs to the answer. Once :attr:`is_over`, all of it does."""
         rest = self._held + text

@@ -43,6 +43,11 @@ class ReplyParser:
         self._calls = None if tool_format is None else CallParser(tool_format)
         self._reasoning = ReasoningParser(in_reasoning) if reasoning else None
 
+    @property
+    def in_reasoning(self) -> bool:
+        """Whether what has come so far ends inside of a block of reasoning."""
+        return self._reasoning is not None and self._reasoning.is_inside
+
     def feed(self, text: str) -> list[ReplyPart]:
         """What one more piece makes certain."""
         if self._reasoning is None:
