@@ -22,8 +22,10 @@ class Ask:
     def is_streamed(self) -> bool:
         return bool(self.body.get("stream"))
 
-    def streamed(self, stream: bool = True) -> Ask:
-        return Ask(self.path, {**self.body, "stream": stream}, self.headers)
+    def streamed(self) -> Ask:
+        """The same as a stream, with usage at its end where the dialect leaves it out by itself."""
+        usage = {"stream_options": {"include_usage": True}} if self.path.endswith("completions") else {}
+        return Ask(self.path, {**self.body, "stream": True, **usage}, self.headers)
 
     def encoded(self, host: str) -> bytes:
         content = json.dumps(self.body).encode()
