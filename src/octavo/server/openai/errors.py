@@ -20,7 +20,10 @@ _TYPES = {
 
 def error_body(error: ApiError) -> dict[str, Any]:
     kind = _TYPES.get(error.kind, "invalid_request_error")
-    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
+    message = error.message
+    if error.code == "context_length_exceeded":  # begins as the API's own does: there are clients that look for it
+        message = f"This model's maximum context length is exceeded: {message}"
+    return {"error": {"message": message, "type": kind, "param": error.param, "code": error.code}}
 
 
 def error_frame(error: ApiError) -> bytes:
