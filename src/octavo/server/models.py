@@ -42,11 +42,11 @@ async def list_models(http: Request, server: Server, query: Annotated[ModelsQuer
     )
 
 
-@router.get("/v1/models/{model_id:path}")
-async def retrieve_model(http: Request, server: Server, model_id: str) -> Response:
+@router.get("/v1/models/{model:path}")
+async def retrieve_model(http: Request, server: Server, model: str) -> Response:
     """One of them."""
-    server.check_model(model_id)
-    return JSON(_anthropic(server, model_id) if is_anthropic(http) else _openai(server, model_id))
+    server.check_model(model)
+    return JSON(_anthropic(server, model) if is_anthropic(http) else _openai(server, model))
 
 
 def _openai(server: Context, name: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from octavo.server.answers import Answer, Finish
+from octavo.server.answers import Answer, Finish, Increment
 from octavo.server.errors import ApiError, ErrorKind
 from octavo.server.openai.responses_output import EventFrames, NoEvents, ResponseOutput
 from octavo.server.openai.responses_schema import ResponseBody
@@ -45,8 +45,8 @@ class ResponseReply:
             ApiError: it cannot go on.
         """
         try:
-            async for _ in self._advance():
-                pass
+            async for news in self._answer.increments():
+                self._add(news)
         finally:
             await self._answer.close()
         return self._complete()
@@ -57,7 +57,8 @@ class ResponseReply:
         self._frames.event("response.created", response=begun)
         self._frames.event("response.in_progress", response=begun)
         yield self._frames.take()
-        async for _ in self._advance():
+        async for news in self._answer.increments():
+            self._add(news)
             frames = self._frames.take()
             if frames:
                 yield frames
@@ -74,13 +75,11 @@ class ResponseReply:
         self._frames.event("response.failed", response=response)
         return self._frames.take()
 
-    async def _advance(self) -> AsyncIterator[None]:
-        async for news in self._answer.increments():
-            for increment in news:
-                self._output.add(increment)
-                if increment.finish is not None:
-                    self._finish = increment.finish
-            yield
+    def _add(self, news: list[Increment]) -> None:
+        for increment in news:
+            self._output.add(increment)
+            if increment.finish is not None:
+                self._finish = increment.finish
 
     def _complete(self) -> dict[str, Any]:
         cut = self._finish == "length"
