@@ -7,6 +7,7 @@ from typing import Any
 from starlette.requests import HTTPConnection
 
 from octavo.server.anthropic.errors import error_body as anthropic_body
+from octavo.server.anthropic.errors import status as anthropic_status
 from octavo.server.calls import call_of
 from octavo.server.errors import ApiError
 from octavo.server.openai.errors import error_body as openai_body
@@ -21,9 +22,10 @@ def is_anthropic(connection: HTTPConnection) -> bool:
 
 def error_response(connection: HTTPConnection, error: ApiError) -> JSON:
     body: dict[str, Any]
+    status = error.kind.value
     if is_anthropic(connection):
-        body = anthropic_body(error, call_of(connection).request_id)
+        body, status = anthropic_body(error, call_of(connection).request_id), anthropic_status(error)
     else:
         body = openai_body(error)
     headers = {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
-    return JSON(body, error.kind.value, headers)
+    return JSON(body, status, headers)

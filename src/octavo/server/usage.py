@@ -60,6 +60,7 @@ class Usage:
             "cache_read_input_tokens": self.cached_tokens,
             "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
             "output_tokens": self.output_tokens,
+            "output_tokens_details": {"thinking_tokens": self.reasoning_tokens},
         }
 
     def opentelemetry(self) -> dict[str, int]:

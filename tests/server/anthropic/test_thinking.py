@@ -87,3 +87,9 @@ def test_thinking_that_is_sent_back_reaches_the_template(client: Anthropic, thin
     thought = {"type": "thinking", "thinking": "The user wants colours.", "signature": "s"}
     assert count(thought) > count() + 5
     assert count({"type": "redacted_thinking", "data": "xxxx"}) == count()
+
+
+def test_tokens_of_thinking_are_counted_as_such(client: Anthropic, thinker: LiveServer) -> None:
+    usage = ask(client, thinker).usage
+    assert usage.output_tokens_details is not None
+    assert 0 < usage.output_tokens_details.thinking_tokens <= usage.output_tokens

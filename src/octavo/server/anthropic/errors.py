@@ -29,6 +29,11 @@ def error_body(error: ApiError, request_id: str) -> dict[str, Any]:
     return {"type": "error", "error": told, "request_id": request_id}
 
 
+def status(error: ApiError) -> int:
+    """The HTTP status: this API has one of its own for a server that cannot take requests."""
+    return 529 if error.kind is ErrorKind.UNAVAILABLE else error.kind.value
+
+
 def error_frame(error: ApiError, request_id: str) -> bytes:
     """What a stream that has begun says before it ends."""
     return event_frame("error", error_body(error, request_id))
