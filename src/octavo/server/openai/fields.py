@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field
 
 from octavo.server.validation import Body, unsupported
 
-TEXT_ONLY = "Octavo runs text models"
+TEXT_ONLY = "text models are all that Octavo runs"
 
 
 def refused(why: str) -> BeforeValidator:
