@@ -9,7 +9,7 @@ from doc_tables import quoted, table
 from octavo.server.anthropic import blocks, conversation, options
 from octavo.server.anthropic.errors import error_body, status
 from octavo.server.anthropic.fields import Unsupported
-from octavo.server.anthropic.reply import _STOP_REASONS
+from octavo.server.anthropic.reply import STOP_REASONS
 from octavo.server.anthropic.schema import CountTokensRequest, MessagesRequest
 from octavo.server.errors import ApiError, ErrorKind
 from octavo.server.validation import Body
@@ -52,7 +52,7 @@ def test_every_block_has_its_row_with_its_roles() -> None:
     kinds = {_type(model): model for model in _BLOCKS}
     assert set(rows) == set(kinds)
     for kind, where in rows.items():
-        roles = {role for role, models in conversation._KINDS.items() if kinds[kind] in models}
+        roles = {role for role, models in conversation.KINDS.items() if kinds[kind] in models}
         assert roles == ({"user", "assistant", "system"} if where.startswith("all roles") else {quoted(where)[0]})
 
 
@@ -64,7 +64,7 @@ def test_every_way_of_thinking_has_its_row() -> None:
 
 def test_every_stop_reason_and_every_error_has_its_row() -> None:
     reasons = [quoted(row[0])[0] for row in table(PAGE, "## The answer", ("`stop_reason`", "When"))]
-    assert sorted(reasons) == sorted(_STOP_REASONS.values())
+    assert sorted(reasons) == sorted(STOP_REASONS.values())
     rows = {int(row[0]): quoted(row[1])[0] for row in table(PAGE, "## Errors", ("Status", "`type`", "When"))}
     errors = {status(error): error for error in (ApiError(kind, "x") for kind in ErrorKind)}
     for number, kind in rows.items():

@@ -28,17 +28,17 @@ from octavo.server.anthropic.blocks import (
     ToolUseBlock,
     shown_text,
 )
+from octavo.server.anthropic.fields import WRAPPED
 from octavo.server.errors import invalid
 from octavo.server.validation import Body
 from octavo.text.messages import plain
 
-_WRAPPED = 5
-"""How deep a call's input lies in what a template gets."""
-_KINDS = {
+KINDS = {
     "user": (TextBlock, DocumentBlock, SearchResultBlock, ToolResultBlock),
     "assistant": (TextBlock, ThinkingBlock, RedactedThinkingBlock, ToolUseBlock),
     "system": (TextBlock,),
 }
+"""Which blocks may stand in a message of a role."""
 _REASONING = (ThinkingBlock, RedactedThinkingBlock)
 
 
@@ -128,14 +128,14 @@ def _check(turns: Sequence[_Turn]) -> None:
 
 def _check_kinds(turn: _Turn) -> None:
     for block, place in zip(turn.blocks, turn.places, strict=True):
-        if not isinstance(block, _KINDS[turn.role]):
+        if not isinstance(block, KINDS[turn.role]):
             raise invalid(f"{place}: no {block.type} block can stand in a message of the role {turn.role}", place)
 
 
 def _check_calls(turn: _Turn, known: set[str]) -> None:
     for block, place in zip(turn.blocks, turn.places, strict=True):
         if isinstance(block, ToolUseBlock):
-            plain(block.input, f"{place}.input", _WRAPPED)
+            plain(block.input, f"{place}.input", WRAPPED)
             if block.id in known:
                 raise invalid(f"{place}.id is taken: two tool_use blocks have the id {block.id!r}", f"{place}.id")
             known.add(block.id)

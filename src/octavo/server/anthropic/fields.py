@@ -9,6 +9,8 @@ from pydantic import BeforeValidator, Discriminator, Field
 
 from octavo.server.validation import Body, unsupported
 
+WRAPPED = 5
+"""How deep what a client nests (a call's input, a schema) lies in what a template gets."""
 Words = Annotated[str, Field(min_length=1)]
 """A text that is not empty."""
 

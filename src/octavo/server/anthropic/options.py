@@ -8,14 +8,12 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, Tag
 
 from octavo.errors import InvalidRequestError
-from octavo.server.anthropic.fields import CacheControl, by_type
+from octavo.server.anthropic.fields import WRAPPED, CacheControl, by_type
 from octavo.server.errors import invalid
 from octavo.server.validation import Body, unsupported
 from octavo.text.grammar import StructuredOutputsParams, schema_problem
 from octavo.text.messages import plain
 
-_WRAPPED = 5
-"""How deep what a client nests here lies in what a template gets."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -144,7 +142,7 @@ def functions(tools: Sequence[Tool]) -> list[dict[str, Any]]:
         if tool.name in taken:
             raise invalid(f"{where}.name is taken: two tools are called {tool.name!r}", f"{where}.name")
         taken.add(tool.name)
-        plain(tool.input_schema, f"{where}.input_schema", _WRAPPED)
+        plain(tool.input_schema, f"{where}.input_schema", WRAPPED)
         kind = tool.input_schema.get("type", "object")
         if kind != "object" and not (isinstance(kind, list) and "object" in kind):
             raise invalid(
@@ -181,7 +179,7 @@ def structured_outputs(form: JSONFormat, where: str) -> StructuredOutputsParams:
         ApiError: no output can be held to it.
     """
     field = f"{where}.schema"
-    plain(form.json_schema, field, _WRAPPED)
+    plain(form.json_schema, field, WRAPPED)
     try:
         params = StructuredOutputsParams(json=form.json_schema)
     except InvalidRequestError as error:  # it calls the field by the engine's name

@@ -13,7 +13,7 @@ from octavo.server.anthropic.schema import MessagesRequest
 from octavo.server.calls import Call
 from octavo.text.reply_parts import Reasoning, ReplyPart, Text, ToolArguments, ToolCallStart, joined
 
-_STOP_REASONS = {"stop": "end_turn", "stop_sequence": "stop_sequence", "tool_calls": "tool_use", "length": "max_tokens"}
+STOP_REASONS = {"stop": "end_turn", "stop_sequence": "stop_sequence", "tool_calls": "tool_use", "length": "max_tokens"}
 Content = dict[str, Any]
 
 
@@ -61,7 +61,7 @@ def stop_fields(last: Increment, arguments: str) -> dict[str, Any]:
     if finish == "tool_calls" and last.stop_string is not None and not _is_object(arguments):
         finish = "stop_sequence"
     stop_sequence = last.stop_string if finish == "stop_sequence" else None
-    return {"stop_reason": _STOP_REASONS[finish], "stop_sequence": stop_sequence}
+    return {"stop_reason": STOP_REASONS[finish], "stop_sequence": stop_sequence}
 
 
 def content_blocks(parts: Sequence[ReplyPart], *, hides_thinking: bool) -> list[Content]:
