@@ -1,7 +1,10 @@
-"""The documents' examples work as they stand: every Python block and every ``octavo`` line is run.
+"""The documents' examples work as they stand: every Python block and every ``octavo`` and ``curl`` command is run.
 
 A block's info string says what it is: ``python`` and ``bash`` are run here, on the embedded model; ``console`` cannot
-be run in a test (it installs, or waits for somebody to type) and is listed below; ``text`` is no command.
+be run in a test (it installs, serves, or waits for somebody to type) and is listed below; ``text`` is no command.
+
+Examples that speak to a server name the address that ``octavo serve`` has by default. A server of the embedded model is
+started for them on a free port, and its address is put in the place of that one.
 """
 
 from __future__ import annotations
@@ -10,13 +13,20 @@ import codeop
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from documents import DOCUMENTS, ROOT, blocks
+from live_server import served_model
 
+SERVER = "localhost:8000"
 NOT_RUN = {
-    "README.md": ["make demo", "make test", "pip install .", "octavo chat"],
+    "README.md": ["make demo", "make test", "pip install .", "octavo chat", "octavo serve"],
+    "docs/clients/anthropic.md": ["octavo serve", "pip install anthropic"],
+    "docs/clients/curl.md": ["octavo serve"],
+    "docs/clients/litellm.md": ["octavo serve", "pip install litellm"],
+    "docs/clients/openai.md": ["octavo serve", "pip install openai"],
     "CONTRIBUTING.md": [
         "make test",
         "make lint",
@@ -60,12 +70,12 @@ NOT_RUN = {
         "octavo bench throughput",
     ],
 }
-RUN_LINES = [
-    pytest.param(line, id=f"{document}:{block.line + offset}")
+COMMANDS = [
+    pytest.param(command, id=f"{document}:{line}")
     for document in DOCUMENTS
     for block in blocks(document)
     if block.info == "bash"
-    for offset, line in enumerate(block.text.splitlines())
+    for line, command in block.commands
 ]
 
 
@@ -79,14 +89,29 @@ def test_what_is_not_run_is_known() -> None:
     assert {name: lines for name, lines in found.items() if lines} == NOT_RUN
 
 
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Where a server of the embedded model listens, as ``octavo serve`` has it, but for less memory."""
+    with served_model("smollm2") as server:
+        yield server.url.removeprefix("http://")
+
+
+def with_a_server(example: str, request: pytest.FixtureRequest) -> str:
+    """An example with the address of a server that is there, if it speaks to one."""
+    return example.replace(SERVER, request.getfixturevalue("address")) if SERVER in example else example
+
+
 @pytest.mark.parametrize("document", [d for d in DOCUMENTS if any(b.info == "python" for b in blocks(d))])
-def test_python_examples_run_in_order(document: str, smollm2_gguf: Path) -> None:
+def test_python_examples_run_in_order(
+    document: str, smollm2_gguf: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In one session; a traceback shows the document's own lines."""
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     session: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(document):
         if block.info == "python":
-            padding = "\n" * (block.line - 1)
-            exec(compile(padding + block.text, str(ROOT / document), "exec"), session)
+            example = "\n" * (block.line - 1) + with_a_server(block.text, request)
+            exec(compile(example, str(ROOT / document), "exec"), session)
 
 
 @pytest.mark.parametrize("document", [d for d in DOCUMENTS if any(b.info == "python" for b in blocks(d))])
@@ -112,18 +137,21 @@ def path_with_octavo(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
-@pytest.mark.parametrize("line", RUN_LINES)
-def test_shell_examples_run(line: str, smollm2_gguf: Path, path_with_octavo: str, tmp_path: Path) -> None:
-    """In an empty folder, where an example may write what it likes."""
-    assert "octavo " in line, "a bash block holds commands of ours; others belong into a console block"
+@pytest.mark.parametrize("command", COMMANDS)
+def test_shell_examples_run(
+    command: str, smollm2_gguf: Path, path_with_octavo: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """In an empty folder, where an example may write what it likes. ``curl`` fails where the answer is an error."""
+    assert "octavo " in command or command.startswith("curl "), "others belong into a console block"
+    (tmp_path / ".curlrc").write_text("fail-with-body\nsilent\nshow-error\nmax-time 120\n")
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", line],
+        ["bash", "-euo", "pipefail", "-c", with_a_server(command, request)],
         cwd=tmp_path,
-        env={**os.environ, "PATH": path_with_octavo},
+        env={**os.environ, "PATH": path_with_octavo, "CURL_HOME": str(tmp_path)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
         timeout=300,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stderr + done.stdout
     assert done.stdout.strip(), "an example that shows nothing shows nothing"

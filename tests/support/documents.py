@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
     path.relative_to(ROOT).as_posix()
-    for pattern in ("*.md", "docs/*.md", "benchmarks/*.md")
+    for pattern in ("*.md", "docs/*.md", "docs/clients/*.md", "benchmarks/*.md")
     for path in sorted(ROOT.glob(pattern))
 ]
 
@@ -30,6 +31,33 @@ class Block:
     @property
     def lines(self) -> list[str]:
         return [line for line in self.text.splitlines() if line.strip()]
+
+    @property
+    def commands(self) -> list[tuple[int, str]]:
+        """A shell's commands, each with its first line: one a line, unless a quotation or a backslash leads on.
+
+        Raises:
+            ValueError: the last one has no end.
+        """
+        found: list[tuple[int, str]] = []
+        pending: list[str] = []
+        for number, line in enumerate(self.text.splitlines(), start=self.line):
+            pending.append(line)
+            command = "\n".join(pending)
+            if _is_whole(command):
+                found.append((number - len(pending) + 1, command))
+                pending.clear()
+        if pending:
+            raise ValueError(f"{self.document}: the last command of the block at line {self.line} has no end")
+        return found
+
+
+def _is_whole(command: str) -> bool:
+    try:
+        shlex.split(command)
+    except ValueError:  # an open quotation, or nothing after a backslash
+        return False
+    return True
 
 
 def read(document: str) -> str:
