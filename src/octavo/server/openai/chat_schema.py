@@ -96,5 +96,4 @@ class ChatCompletionRequest(SamplingBody):
             return {"json": "response_format.json_schema.schema"}
         if isinstance(self.response_format, JsonObjectFormat):
             return {"json_object": "response_format"}
-        given = self.structured_outputs
-        return {} if given is None else {kind: f"structured_outputs.{kind}" for kind in given.kinds}
+        return {} if self.structured_outputs is None else self.structured_outputs.names

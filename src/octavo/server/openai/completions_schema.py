@@ -92,10 +92,7 @@ class CompletionRequest(SamplingBody):
 
     def wording(self, place: int) -> Wording:
         """``place``: of the prompt among all of them."""
-        given = self.structured_outputs
-        fields = output_fields(
-            {} if given is None else {kind: f"structured_outputs.{kind}" for kind in given.kinds}, False
-        )
+        fields = output_fields({} if self.structured_outputs is None else self.structured_outputs.names, False)
         places = {"prompt": f"prompt[{place}]"} if len(self.prompts) > 1 else {}
         if self.max_tokens is None:
             places["max_tokens"] = places.get("prompt", "prompt")

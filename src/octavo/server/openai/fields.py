@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field
+from pydantic_core import PydanticCustomError
 
 from octavo.server.validation import Body, unsupported
 
@@ -43,6 +44,18 @@ def _kind_of_part(kind: Any) -> Any:
     return kind
 
 
+def _check_unicode(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise PydanticCustomError("unicode", "Must be valid Unicode; it holds half a surrogate pair") from None
+    return text
+
+
+Words = Annotated[str, AfterValidator(_check_unicode)]
+"""A text that a model can read."""
+
+
 class CacheControl(Body):
     """Anthropic's mark of a breakpoint, which other clients send too."""
 
@@ -66,7 +79,7 @@ class Markable(Body):
 
 class TextPart(Markable):
     type: Annotated[Literal["text"], BeforeValidator(_kind_of_part)]
-    text: str
+    text: Words
 
 
 class CacheOptions(Body):

@@ -46,9 +46,10 @@ class StructuredOutputs(Body):
     grammar: str | None = None
 
     @property
-    def kinds(self) -> list[str]:
-        """The names of the fields that are given."""
-        return [name.rstrip("_") for name, value in self if value is not None]
+    def names(self) -> dict[str, str]:
+        """What the client calls the one that is given, by its kind; nothing if there is not one."""
+        kinds = [name.rstrip("_") for name, value in self if value is not None]
+        return {kinds[0]: f"structured_outputs.{kinds[0]}"} if len(kinds) == 1 else {}
 
     def params(self) -> StructuredOutputsParams:
         """Raises InvalidRequestError: none or several of them are given."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, Tag
 
-from octavo.server.openai.fields import TEXT_ONLY, Markable, TextPart, refused, text_or_list, told_apart
+from octavo.server.openai.fields import TEXT_ONLY, Markable, TextPart, Words, refused, text_or_list, told_apart
 from octavo.server.validation import Body
 
 
@@ -15,7 +15,7 @@ class RefusalPart(Body):
     """What an assistant said when it refused. It is told to the model as text."""
 
     type: Literal["refusal"]
-    refusal: str
+    refusal: Words
 
 
 def _part(value: Any) -> str | None:
@@ -24,7 +24,7 @@ def _part(value: Any) -> str | None:
 
 
 _Content = Annotated[
-    Annotated[str, Tag("(text)")] | Annotated[list[TextPart], Tag("(list)")],
+    Annotated[Words, Tag("(text)")] | Annotated[list[TextPart], Tag("(list)")],
     told_apart(text_or_list, "text or a list of text parts"),
 ]
 _AssistantPart = Annotated[
@@ -32,13 +32,13 @@ _AssistantPart = Annotated[
     told_apart(_part, "a text part or a refusal"),
 ]
 _AssistantContent = Annotated[
-    Annotated[str, Tag("(text)")] | Annotated[list[_AssistantPart], Tag("(list)")],
+    Annotated[Words, Tag("(text)")] | Annotated[list[_AssistantPart], Tag("(list)")],
     told_apart(text_or_list, "text or a list of text parts"),
 ]
 
 
 class _Message(Markable):
-    name: str | None = None
+    name: Words | None = None
 
 
 class SystemMessage(_Message):
@@ -60,19 +60,19 @@ class UserMessage(_Message):
 
 class ToolMessage(_Message):
     role: Literal["tool"]
-    tool_call_id: str
+    tool_call_id: Words
     content: _Content
 
 
 class CalledFunction(Body):
-    name: str
-    arguments: str
+    name: Words
+    arguments: Words
 
 
 class CalledTool(Body):
     """``index`` is what streams have; clients leave it in."""
 
-    id: str
+    id: Words
     type: Literal["function"] = "function"
     function: CalledFunction
     index: int | None = None
@@ -83,10 +83,10 @@ class AssistantMessage(_Message):
 
     role: Literal["assistant"]
     content: _AssistantContent | None = None
-    refusal: str | None = None
+    refusal: Words | None = None
     tool_calls: list[CalledTool] | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
+    reasoning_content: Words | None = None
+    reasoning: Words | None = None
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     audio: Annotated[None, refused(TEXT_ONLY)] = None
     function_call: Annotated[None, refused("Calls are sent as tool_calls")] = None

@@ -26,11 +26,15 @@ class Wording:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """What is refused inside is refused in the client's words."""
+        """What the engine refuses inside is refused in the client's words; a dialect's errors already are."""
         try:
             yield
-        except (ApiError, InvalidRequestError) as error:
+        except InvalidRequestError as error:
             raise self.of(as_api_error(error)) from error
+        except ApiError as error:
+            if not isinstance(error.__cause__, InvalidRequestError):
+                raise
+            raise self.of(error) from error.__cause__
 
     def of(self, error: ApiError) -> ApiError:
         message, param = error.message, error.param
@@ -42,12 +46,13 @@ class Wording:
         return ApiError(error.kind, message, param=param, code=error.code, retry_after=error.retry_after)
 
 
-def output_fields(client_calls_it: Mapping[str, str], has_tools: bool) -> dict[str, str]:
-    """What to call a constraint. ``client_calls_it``: its kind, and the client's name for it; empty: it sent none.
+def output_fields(names: Mapping[str, str], has_tools: bool) -> dict[str, str]:
+    """What to call a constraint. ``names``: the client's name for what it sent, by its kind; empty: it sent none.
 
     Where there are tools or reasoning, everything is one grammar when it gets to the engine.
     """
-    names = {f"structured_outputs.{kind}": name for kind, name in client_calls_it.items()}
-    for name in client_calls_it.values():
-        return {**names, "structured_outputs.grammar": name, "structured_outputs": name}
-    return {"structured_outputs.grammar": "tools", "structured_outputs": "tools"} if has_tools else {}
+    fields = {f"structured_outputs.{kind}": name for kind, name in names.items()}
+    whole = next(iter(names.values()), "tools" if has_tools else None)
+    if whole is not None:
+        fields |= {"structured_outputs.grammar": whole, "structured_outputs": whole}
+    return fields
