@@ -13,6 +13,7 @@ from octavo.cli.demo import demo
 from octavo.cli.eval_kv import eval_kv
 from octavo.cli.generate import generate
 from octavo.cli.info import info
+from octavo.cli.key import key
 from octavo.cli.options import Debug
 from octavo.cli.plan import plan
 from octavo.cli.pull import pull
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (chat, generate, serve, info, plan, eval_kv, pull, demo):
+for command in (chat, generate, serve, key, info, plan, eval_kv, pull, demo):
     app.command()(command)
 app.add_typer(bench)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,22 +13,88 @@ from octavo.cli.options import (
     BlockSize,
     Debug,
     Isa,
+    KV8BitLayers,
     KVDtype,
     KVMemory,
     MaxModelLen,
     MaxNumSeqs,
     ModelArgument,
+    NoKVQualityGate,
     Threads,
     given,
+    kv_format,
 )
+
+if TYPE_CHECKING:
+    from octavo.server.config import ServerConfig
+    from octavo.server.keys import Key, KeyRing
+
+_INTERRUPTED = 130
 
 
 def serve(
     model: ModelArgument = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="N", help="Port to listen on; 0: any that is free.")] = 8000,
+    served_model_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name that requests ask for; may be repeated, the first is reported. Default: the model's own.",
+        ),
+    ] = None,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="API keys, hashed; octavo key writes them. $OCTAVO_API_KEY holds one, too."),
+    ] = None,
+    allow_anyone: Annotated[
+        bool, typer.Option("--allow-anyone", help="Listen to other machines although there are no API keys.")
+    ] = False,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="Origin whose pages may call, or * for any; may be repeated."),
+    ] = None,
+    max_body: Annotated[str, typer.Option(metavar="SIZE", help="Most bytes of one request.")] = "16MiB",
+    max_queue: Annotated[
+        int, typer.Option(metavar="N", help="Most answers that wait beside those that run; more get 429.")
+    ] = 256,
+    max_concurrency: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Most answers of one tenant at once; more get 429. Default: any number."),
+    ] = None,
+    max_connections: Annotated[int, typer.Option(metavar="N", help="Most connections; more get 503.")] = 1024,
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="A request that takes longer ends with an error. Default: none does."),
+    ] = None,
+    client_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Time a client has to send a request, or to take an answer.")
+    ] = 60,
+    keep_alive: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Time a connection may lie idle between requests.")
+    ] = 75,
+    shutdown_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Time for running answers after SIGTERM or Ctrl-C.")
+    ] = 30,
+    max_stored: Annotated[
+        int, typer.Option(metavar="N", help="Most responses kept for one tenant; see store of /v1/responses.")
+    ] = 1000,
+    max_stored_bytes: Annotated[str, typer.Option(metavar="SIZE", help="Most bytes of them.")] = "256MiB",
+    public_metrics: Annotated[
+        bool, typer.Option("--public-metrics", help="Let anybody read /metrics, not administrators alone.")
+    ] = False,
+    vllm_metrics: Annotated[bool, typer.Option("--vllm-metrics", help="Give metrics under vLLM's names, too.")] = False,
+    log_level: Annotated[
+        str, typer.Option(metavar="LEVEL", help="What is logged: debug, info, warning or error.")
+    ] = "info",
+    otel: Annotated[
+        bool,
+        typer.Option("--otel", help="Send OpenTelemetry spans, as $OTEL_EXPORTER_OTLP_ENDPOINT alone does, too."),
+    ] = False,
     kv_memory: KVMemory = None,
     kv_dtype: KVDtype = None,
+    kv_8bit_layers: KV8BitLayers = None,
+    no_kv_quality_gate: NoKVQualityGate = False,
     block_size: BlockSize = None,
     max_model_len: MaxModelLen = None,
     max_num_seqs: MaxNumSeqs = None,
@@ -33,23 +102,88 @@ def serve(
     isa: Isa = None,
     debug: Debug = False,
 ) -> None:
-    """Serve the OpenAI and Anthropic APIs over HTTP."""
-    from octavo.async_engine import AsyncEngine
-    from octavo.cli.starting import open_assembly
-    from octavo.server.app import create_app
-    from octavo.server.run import serve as run
+    """Serve the OpenAI and Anthropic APIs over HTTP.
 
-    options = given(
+    One line on stdout says the address once requests are taken; logs go to stderr.
+    """
+    from octavo.server.config import ServerConfig
+
+    config = ServerConfig(
+        host=host,
+        port=port,
+        allow_anyone=allow_anyone,
+        model_names=served_model_name or (),
+        max_body=max_body,
+        max_queue=max_queue,
+        max_concurrency=max_concurrency,
+        max_connections=max_connections,
+        timeout=timeout,
+        client_timeout=client_timeout,
+        keep_alive=keep_alive,
+        shutdown_timeout=shutdown_timeout,
+        max_stored=max_stored,
+        max_stored_bytes=max_stored_bytes,
+        cors_origins=cors_origin or (),
+        public_metrics=public_metrics,
+        vllm_metrics=vllm_metrics,
+    )
+    engine = given(
+        **kv_format(kv_dtype, kv_8bit_layers, no_kv_quality_gate),
         kv_memory=kv_memory,
-        kv_dtype=kv_dtype,
         block_size=block_size,
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         threads=threads,
         isa=isa,
     )
-    engine = AsyncEngine.from_assembly(open_assembly(model, options))
-    try:
-        run(create_app(engine), host=host, port=port)
-    finally:
-        engine.shutdown()
+    _serve(model, engine, config, api_key_file, log_level, otel)
+
+
+def _serve(
+    model: str | None,
+    engine_options: dict[str, Any],
+    config: ServerConfig,
+    api_key_file: Path | None,
+    log_level: str,
+    otel: bool,
+) -> None:
+    from octavo.async_engine import AsyncEngine
+    from octavo.cli.starting import open_assembly
+    from octavo.server import run, tracing
+    from octavo.server.app import create_app
+    from octavo.server.auth import check_bind
+    from octavo.server.logs import check_level, configure
+
+    # What is wrong with all this is said before a model is loaded.
+    check_level(log_level)
+    keys = _key_ring(api_key_file)
+    check_bind(config.host, keys is not None, config.allow_anyone)
+    provider = tracing.open_provider(required=otel)
+    with run.listen(config) as listener:
+        engine = AsyncEngine.from_assembly(open_assembly(model, engine_options))
+        try:
+            name = [*config.model_names, engine.summary.model][0]
+            spans = None if provider is None else tracing.Tracing(provider, name)
+            app = create_app(engine, config, keys=keys, tracing=spans)
+            configure(log_level)
+            ended = run.serve(app, listener, lambda: print(run.url_of(listener), flush=True))
+        finally:
+            engine.shutdown()
+            if provider is not None:
+                provider.shutdown()
+    if not ended:
+        raise typer.Exit(_INTERRUPTED)
+
+
+def _key_ring(file: Path | None) -> KeyRing | None:
+    """The keys of file and environment; ``None`` where neither is given."""
+    from octavo.server.keys import KeyRing, environment_keys, is_readable_by_others, read_keys, server_secret
+
+    keys: list[Key] = environment_keys(os.environ)
+    if file is not None:
+        keys += read_keys(file)
+        if is_readable_by_others(file):
+            print(f"octavo: others can read the tenants' names in {file}; chmod 600 keeps them to you", file=sys.stderr)
+    elif not keys:
+        return None
+    return KeyRing(keys, server_secret())

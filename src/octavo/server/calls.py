@@ -34,6 +34,7 @@ class Call:
         answers: what was begun for it, and ends with it.
         status: of the response; ``None`` before there is one.
         error: the name of what went wrong, if something did.
+        ended: when, in seconds of ``time.monotonic`` as ``started``.
     """
 
     endpoint: str
@@ -45,6 +46,17 @@ class Call:
     answers: list[Answer] = field(default_factory=list)
     status: int | None = None
     error: str | None = None
+    ended: float | None = None
+
+    @property
+    def duration(self) -> float:
+        """Seconds, so far or in all."""
+        return (time.monotonic() if self.ended is None else self.ended) - self.started
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it was the server that could not, be it in the midst of a stream."""
+        return self.status is not None and (self.status >= 500 or (self.status == 200 and self.error is not None))
 
     @property
     def usage(self) -> Usage:

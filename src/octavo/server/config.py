@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.config import parse_bytes
 from octavo.errors import ConfigError, shown
+
+_LONGEST_SECONDS = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,43 +16,95 @@ class ServerConfig:
     """What a server is told before it starts. Frozen; an invalid one cannot be made.
 
     Attributes:
+        host: address to listen on.
+        port: port to listen on; 0 for any that is free.
+        allow_anyone: listen to other machines although there are no API keys.
         model_names: names that requests may ask for; the first is reported. Empty: the model's own name.
         max_body: most bytes of one request (``int`` or ``"10MiB"``); more is answered 413.
         max_queue: most answers that may wait beside those that run; more are answered 429. What runs is never dropped.
         max_concurrency: most answers of one tenant at once, waiting or running; more are answered 429. ``None``: any.
-        timeout: seconds after which an answer ends with an error; ``None``: never.
+        max_connections: most connections at once; those beyond are answered 503.
+        timeout: seconds from its arrival after which a request ends with an error; ``None``: never.
+        client_timeout: seconds that a client may take to send a request, or to take what it was sent.
+        keep_alive: seconds that a connection may lie idle between two requests.
+        shutdown_timeout: seconds that answers may still take once the server was told to end.
         max_stored: most responses kept for one tenant (``store`` of /v1/responses); those go first that were not
             gone on with for longest.
         max_stored_bytes: most bytes of them (``int`` or ``"256MiB"``).
-        cors_origins: origins whose pages may call the server; none by default.
+        cors_origins: origins whose pages may call the server (``"https://chat.example.com"``, or ``"*"`` for any);
+            none by default.
+        public_metrics: let everybody read /metrics, not administrators alone.
+        vllm_metrics: give the metrics under vLLM's names too.
+
+    Raises:
+        ConfigError: on construction, naming the field, what was given and what is allowed.
     """
 
-    model_names: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 8000
+    allow_anyone: bool = False
+    model_names: Sequence[str] = ()
     max_body: int | str = "16MiB"
     max_queue: int = 256
     max_concurrency: int | None = None
+    max_connections: int = 1024
     timeout: float | None = None
+    client_timeout: float = 60
+    keep_alive: float = 75
+    shutdown_timeout: float = 30
     max_stored: int = 1000
     max_stored_bytes: int | str = "256MiB"
-    cors_origins: tuple[str, ...] = ()
+    cors_origins: Sequence[str] = ()
+    public_metrics: bool = False
+    vllm_metrics: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.host, str) or not self.host:
+            raise ConfigError(f"host must be an address, such as 127.0.0.1 or ::; got {shown(self.host)}")
+        _whole("port", self.port, 0, 65535)
         object.__setattr__(self, "max_body", parse_bytes(self.max_body))
         _whole("max_queue", self.max_queue, 0)
         if self.max_concurrency is not None:
             _whole("max_concurrency", self.max_concurrency, 1)
+        _whole("max_connections", self.max_connections, 1)
+        if self.timeout is not None:
+            _seconds("timeout", self.timeout)
+        _seconds("client_timeout", self.client_timeout)
+        _seconds("keep_alive", self.keep_alive)
+        if self.shutdown_timeout != 0:
+            _seconds("shutdown_timeout", self.shutdown_timeout)
         _whole("max_stored", self.max_stored, 0)
         object.__setattr__(self, "max_stored_bytes", parse_bytes(self.max_stored_bytes))
-        timeout = self.timeout
-        number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
-        if timeout is not None and not (number and 0 < timeout <= 1e9):
-            raise ConfigError(f"timeout must be a number of seconds above 0, or None; got {shown(timeout)}")
+        for name in ("model_names", "cors_origins"):
+            object.__setattr__(self, name, _texts(name, getattr(self, name)))
+        for origin in self.cors_origins:
+            if origin != "*" and (not origin.startswith(("http://", "https://")) or origin.count("/") != 2):
+                raise ConfigError(
+                    f"cors_origins must be origins, such as https://chat.example.com, or *; got {shown(origin)}"
+                )
+        for name in ("allow_anyone", "public_metrics", "vllm_metrics"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be True or False; got {shown(getattr(self, name))}")
 
     @property
     def max_body_bytes(self) -> int:
         return parse_bytes(self.max_body)
 
 
-def _whole(name: str, value: object, low: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise ConfigError(f"{name} must be a whole number of at least {low}; got {shown(value)}")
+def _whole(name: str, value: object, low: int, high: int = 2**31 - 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigError(f"{name} must be a whole number from {low} to {high}; got {shown(value)}")
+
+
+def _seconds(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _LONGEST_SECONDS:
+        raise ConfigError(f"{name} must be a number of seconds above 0; got {shown(value)}")
+
+
+def _texts(name: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise ConfigError(f"{name} must be a list of texts; got {shown(value)}")
+    for text in value:
+        if not isinstance(text, str) or not text:
+            raise ConfigError(f"{name} must be a list of texts that are not empty; got {shown(text)}")
+    return tuple(value)

@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 
 from octavo.async_engine import AsyncEngine
 from octavo.config import parse_bytes
+from octavo.errors import shown
 from octavo.server.calls import Call, call_of
 from octavo.server.config import ServerConfig
 from octavo.server.errors import ApiError, ErrorKind
@@ -19,12 +20,16 @@ from octavo.server.service import Service
 
 @dataclass(slots=True)
 class Context:
-    """One server: its engine, its settings, its service, and the responses it keeps."""
+    """One server: its engine, its settings, its service, and the responses it keeps.
+
+    ``is_ending``: it was told to end; what was begun goes on.
+    """
 
     engine: AsyncEngine
     config: ServerConfig
     service: Service
     created: int = field(default_factory=lambda: int(time.time()))
+    is_ending: bool = False
     responses: ResponseStore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -34,7 +39,7 @@ class Context:
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        return self.config.model_names or (self.engine.summary.model,)
+        return tuple(self.config.model_names) or (self.engine.summary.model,)
 
     def check_model(self, name: str) -> None:
         """Refuse a model that is not served.
@@ -45,7 +50,7 @@ class Context:
         if name not in self.model_names:
             raise ApiError(
                 ErrorKind.NOT_FOUND,
-                f"there is no model {name!r}; this server has {', '.join(map(repr, self.model_names))}",
+                f"there is no model {shown(name)}; this server has {', '.join(map(repr, self.model_names))}",
                 param="model",
                 code="model_not_found",
             )
