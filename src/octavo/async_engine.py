@@ -174,16 +174,17 @@ class AsyncEngine:
             InvalidRequestError: its request_id is in use, or it was answered before; before any output.
             EngineDeadError: the engine failed, now or earlier; ``__cause__`` says why.
         """
-        stream = _Stream(group.request_id)
-        self._thread.submit(group, stream)
+        mailbox = _Mailbox(group.request_id)
+        self._thread.submit(group, mailbox)
         try:
             while True:
-                output = await stream.next()
+                while (output := mailbox.take()) is None:
+                    await mailbox.arrival()
                 yield output
                 if output.finished:
                     return
         finally:
-            self._thread.abort(group.request_id, stream)
+            self._thread.abort(group.request_id, mailbox)
 
     async def render(self, messages: Messages, **template: Any) -> RenderedChat:
         """Render a conversation, on a worker thread, without answering it; see :meth:`Assembly.render`.
@@ -230,24 +231,33 @@ def _shut_down(thread: EngineThread) -> None:
     thread.engine.close()
 
 
-class _Stream:
-    """One consumer's mailbox: increments not yet taken are merged, so it never holds more than one."""
+class _Mailbox:
+    """What has arrived for one consumer: increments not yet taken are merged, so it never holds more than one.
+
+    Every token of every stream passes here, while the native core computes the next ones on all processors. So there
+    is no coroutine of its own on the way, and a bare future in place of an event.
+    """
+
+    __slots__ = ("_error", "_pending", "_waiter", "loop", "request_id")
 
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id
         self.loop = asyncio.get_running_loop()
-        self._arrived = asyncio.Event()
         self._pending: RequestOutput | None = None
         self._error: EngineDeadError | None = None
+        self._waiter: asyncio.Future[None] | None = None
 
-    async def next(self) -> RequestOutput:
-        while self._pending is None:
-            if self._error is not None:
-                raise self._error
-            self._arrived.clear()
-            await self._arrived.wait()
+    def take(self) -> RequestOutput | None:
+        """What has arrived, if anything; raises if nothing more will."""
         output, self._pending = self._pending, None
+        if output is None and self._error is not None:
+            raise self._error
         return output
+
+    def arrival(self) -> asyncio.Future[None]:
+        """Done when something has arrived after nothing had."""
+        self._waiter = self.loop.create_future()
+        return self._waiter
 
     def put(self, output: RequestOutput) -> None:
         """On the consumer's loop."""
@@ -255,7 +265,7 @@ class _Stream:
             self._pending = output
         else:
             self._pending.extend(output)
-        self._arrived.set()
+        self._ring()
 
     def fail(self, error: EngineDeadError) -> None:
         """On the engine's thread."""
@@ -263,24 +273,28 @@ class _Stream:
 
     def _set_error(self, error: EngineDeadError) -> None:
         self._error = error
-        self._arrived.set()
+        self._ring()
+
+    def _ring(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
-def _deliver(outputs: Sequence[tuple[_Stream, RequestOutput]]) -> list[str]:
+def _deliver(outputs: Sequence[tuple[_Mailbox, RequestOutput]]) -> list[str]:
     """Wake each event loop once with all it gets; returns the requests whose loop is closed."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Stream, RequestOutput]]] = {}
-    for stream, output in outputs:
-        by_loop.setdefault(stream.loop, []).append((stream, output))
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Mailbox, RequestOutput]]] = {}
+    for mailbox, output in outputs:
+        by_loop.setdefault(mailbox.loop, []).append((mailbox, output))
     gone = []
     for loop, items in by_loop.items():
         if not _call_soon(loop, _put_all, items):
-            gone += [stream.request_id for stream, _ in items]
+            gone += [mailbox.request_id for mailbox, _ in items]
     return gone
 
 
-def _put_all(items: list[tuple[_Stream, RequestOutput]]) -> None:
-    for stream, output in items:
-        stream.put(output)
+def _put_all(items: list[tuple[_Mailbox, RequestOutput]]) -> None:
+    for mailbox, output in items:
+        mailbox.put(output)
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, callback: Any, argument: object) -> bool:
