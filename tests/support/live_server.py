@@ -7,16 +7,19 @@ import threading
 import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import uvicorn
 from fastapi import FastAPI
 
 from octavo.async_engine import AsyncEngine
 from octavo.engine.engine import Engine
 from octavo.server.app import create_app
 from octavo.server.config import ServerConfig
+from octavo.server.keys import KeyRing
+from octavo.server.run import Server, listen
+from octavo.server.tracing import Tracing
 
 _T = TypeVar("_T")
 _START_WITHIN = 30.0
@@ -76,26 +79,29 @@ class LiveServer:
 
 
 @contextmanager
-def live_server(engine: AsyncEngine, config: ServerConfig | None = None) -> Iterator[LiveServer]:
-    """Serve ``engine``, which stays the caller's, until the block ends."""
-    app = create_app(engine, config)
-    uvicorn_config = uvicorn.Config(
-        app, host="127.0.0.1", port=0, log_level="error", access_log=False, timeout_graceful_shutdown=_GRACE
-    )
-    server = uvicorn.Server(uvicorn_config)
-    loops: list[asyncio.AbstractEventLoop] = []
-
-    async def serve() -> None:
-        loops.append(asyncio.get_running_loop())
-        await server.serve()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="live-server")
-    thread.start()
-    try:
-        yield LiveServer(app, engine, _port(server, thread), loops[0])
-    finally:
-        server.should_exit = True
-        thread.join()
+def live_server(
+    engine: AsyncEngine,
+    config: ServerConfig | None = None,
+    *,
+    keys: KeyRing | None = None,
+    tracing: Tracing | None = None,
+) -> Iterator[LiveServer]:
+    """Serve ``engine``, which stays the caller's, until the block ends; on a free port, whatever ``config`` says."""
+    settings = replace(config or ServerConfig(shutdown_timeout=_GRACE), port=0)
+    app = create_app(engine, settings, keys=keys, tracing=tracing)
+    is_ready = threading.Event()
+    server = Server(app, is_ready.set)
+    with listen(settings) as listener:
+        port: int = listener.getsockname()[1]
+        thread = threading.Thread(target=server.run, args=([listener],), name="live-server")
+        thread.start()
+        try:
+            assert is_ready.wait(_START_WITHIN), "the server did not start"
+            assert server._loop is not None
+            yield LiveServer(app, engine, port, server._loop)
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 @contextmanager
@@ -108,13 +114,3 @@ def served_model(model: str | Path, config: ServerConfig | None = None, **engine
             yield server
     finally:
         running.shutdown()
-
-
-def _port(server: uvicorn.Server, thread: threading.Thread) -> int:
-    end = time.monotonic() + _START_WITHIN
-    while not server.started:
-        if not thread.is_alive() or time.monotonic() > end:
-            raise AssertionError("the server did not start")
-        time.sleep(0.005)
-    port: int = server.servers[0].sockets[0].getsockname()[1]
-    return port
