@@ -111,7 +111,7 @@ def test_python_examples_run_in_order(
     for block in blocks(document):
         if block.info == "python":
             example = "\n" * (block.line - 1) + with_a_server(block.text, request)
-            exec(compile(example, str(ROOT / document), "exec"), session)
+            exec(compile(example, str(ROOT / document), "exec", dont_inherit=True), session)
 
 
 @pytest.mark.parametrize("document", [d for d in DOCUMENTS if any(b.info == "python" for b in blocks(d))])

@@ -14,6 +14,7 @@ from live_server import LiveServer, live_server
 from pydantic import BaseModel, Field
 
 from octavo.server.config import ServerConfig
+from octavo.server.keys import Key, KeyRing
 
 QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
 GREEDY = {"temperature": 0}
@@ -216,6 +217,21 @@ def test_a_prompt_that_is_too_long_is_refused_before_the_stream_begins(client: A
     long: Any = [{"role": "user", "content": "one two three " * 1000}]
     with pytest.raises(anthropic.BadRequestError, match=r"2,?048"):
         client.messages.create(model=live.model, max_tokens=1, messages=long, stream=True)
+
+
+def test_keys_open_the_server_and_nothing_else_does(live: LiveServer) -> None:
+    keys = KeyRing([Key.of("the right one", "tenant")], secret=b"s" * 32)
+    with live_server(live.engine, keys=keys) as guarded:
+        model = guarded.model
+        with Anthropic(base_url=guarded.url, api_key="the right one", max_retries=0) as client:
+            assert [served.id for served in client.models.list()] == [model]
+            client.messages.create(model=model, messages=QUESTION, max_tokens=1)
+        with Anthropic(base_url=guarded.url, api_key="another", max_retries=0) as client:
+            with pytest.raises(anthropic.AuthenticationError) as refused:
+                client.messages.create(model=model, messages=QUESTION, max_tokens=1)
+            assert refused.value.request_id
+            with pytest.raises(anthropic.PermissionDeniedError):
+                client.with_options(api_key="the right one").post("/admin/cache/flush", cast_to=object)
 
 
 def test_a_server_that_is_full_is_asked_again_and_answers(live: LiveServer) -> None:

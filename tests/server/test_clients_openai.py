@@ -14,6 +14,7 @@ from openai.lib.responses_tool_runner import RegisteredFunction, ResponsesToolRu
 from pydantic import BaseModel, Field
 
 from octavo.server.config import ServerConfig
+from octavo.server.keys import Key, KeyRing
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 ECHO = "Say: the cat sat on the mat."
@@ -283,6 +284,21 @@ def test_a_prompt_that_is_too_long_is_refused_before_the_stream_begins(client: O
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(model=live.model, messages=long, stream=True)
     assert refused.value.code == "context_length_exceeded" and "2048" in refused.value.message.replace(",", "")
+
+
+def test_keys_open_the_server_and_nothing_else_does(live: LiveServer) -> None:
+    keys = KeyRing([Key.of("the right one", "tenant")], secret=b"s" * 32)
+    with live_server(live.engine, keys=keys) as guarded:
+        model = guarded.model
+        with OpenAI(base_url=guarded.openai_url, api_key="the right one", max_retries=0) as client:
+            assert [served.id for served in client.models.list()] == [model]
+            client.chat.completions.create(model=model, messages=QUESTION, max_completion_tokens=1)
+        with OpenAI(base_url=guarded.openai_url, api_key="another", max_retries=0) as client:
+            with pytest.raises(openai.AuthenticationError) as refused:
+                client.chat.completions.create(model=model, messages=QUESTION, max_completion_tokens=1)
+            assert refused.value.request_id
+            with pytest.raises(openai.PermissionDeniedError):
+                client.with_options(api_key="the right one").post("/../admin/cache/flush", cast_to=object)
 
 
 def test_a_server_that_is_full_is_asked_again_and_answers(live: LiveServer) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from live_server import LiveServer, served_model
 from plain_answers import plain_answer
@@ -16,6 +18,7 @@ from raw_http import Ask, Exchange, answer
 
 TALES = "Once upon a time a king had three daughters, and the youngest of them spoke with the birds. "
 CLIENTS = 64
+GAUGES = ("num_requests_running", "num_requests_waiting", "kv_blocks_active")
 
 
 @pytest.fixture(scope="module")
@@ -176,13 +179,42 @@ def load(server: LiveServer, seed: int) -> None:
 
     for number, (ask, streamed) in enumerate(zip(wanted, answers, strict=True)):
         assert plain_answer(ask.path, streamed) == alone[number % len(distinct)], ask
+    left_nothing(server)
+    assert server.run(server.engine.stats()).num_finished["abort"] > gone_before
+
+
+def left_nothing(server: LiveServer) -> None:
+    """No seat, no block; the bookkeeping is sound; the metrics say so."""
     server.until_idle()
     server.check_idle()
-    assert server.run(server.engine.stats()).num_finished["abort"] > gone_before
+    metrics = httpx.get(f"{server.url}/metrics").raise_for_status().text
+    gauges = dict(re.findall(rf"^octavo_({'|'.join(GAUGES)})\S* (\S+)$", metrics, re.M))
+    assert {name: float(value) for name, value in gauges.items()} == dict.fromkeys(GAUGES, 0.0)
 
 
 def test_64_clients_of_whom_a_third_hang_up_leave_nothing_and_change_no_answer(server: LiveServer) -> None:
     load(server, seed=5)
+
+
+def test_clients_that_hang_up_while_they_wait_in_the_queue_leave_it(server: LiveServer) -> None:
+    """Three times as many as there are seats; those who stay are answered, in spite of all that waited before them."""
+    rng = random.Random(6)
+    body = {"model": server.model, "max_tokens": 4, "temperature": 0, "messages": conversation(rng)}
+    ask = Ask("/v1/messages", body)
+    alone = plain_answer(ask.path, asyncio.run(answer(server.url, ask)))
+
+    async def scene() -> list[Any]:
+        waiting = [await Exchange.begin(server.url, message(server.model, rng, number)) for number in range(72)]
+        staying = [asyncio.create_task(answer(server.url, ask)) for _ in range(4)]
+        while (await asyncio.to_thread(server.run, server.engine.gauges())).num_waiting < 16:
+            await asyncio.sleep(0.002)
+        for exchange in waiting:
+            exchange.hang_up()
+        return await asyncio.gather(*staying)
+
+    for answered in asyncio.run(scene()):
+        assert plain_answer(ask.path, answered) == alone
+    left_nothing(server)
 
 
 @pytest.mark.soak
