@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from jiter import from_json
+
 _OWN = {"id", "created", "created_at", "completed_at", "call_id", "item_id", "request_id", "system_fingerprint"}
 """Fields that belong to one answer alone."""
 
@@ -124,7 +126,7 @@ def _message_stream(frames: list[dict[str, Any]]) -> dict[str, Any]:
     assert frames[-1]["type"] == "message_stop"
     for block in blocks:
         if block["type"] == "tool_use":
-            block["input"] = json.dumps(json.loads(block["input"] or "{}"))
+            block["input"] = json.dumps(from_json(block["input"].encode() or b"{}", partial_mode=True))  # as the SDK
     return _message_of(blocks, reason, sequence, usage)
 
 
