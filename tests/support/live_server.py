@@ -33,15 +33,18 @@ class LiveServer:
         url: such as ``http://127.0.0.1:43210``; OpenAI clients want ``/v1`` behind it (:attr:`openai_url`).
         engine: the one it serves. Its methods belong on the server's event loop: see :meth:`run`.
         app: the application.
+        server: what runs the application.
         model: the name to ask for.
     """
 
-    def __init__(self, app: FastAPI, engine: AsyncEngine, port: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, app: FastAPI, engine: AsyncEngine, port: int, server: Server) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.openai_url = f"{self.url}/v1"
         self.app = app
         self.engine = engine
-        self._loop = loop
+        self.server = server
+        assert server._loop is not None
+        self._loop = server._loop
 
     @property
     def model(self) -> str:
@@ -97,8 +100,7 @@ def live_server(
         thread.start()
         try:
             assert is_ready.wait(_START_WITHIN), "the server did not start"
-            assert server._loop is not None
-            yield LiveServer(app, engine, port, server._loop)
+            yield LiveServer(app, engine, port, server)
         finally:
             server.should_exit = True
             thread.join()
