@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -34,7 +35,12 @@ from octavo.server.streaming import ClientGoneError
 from octavo.server.tracing import Tracing
 from octavo.server.validation import validation_error
 
+if TYPE_CHECKING:
+    from fastapi.telemetry import TelemetryConfig  # not in every version that will do
+
 _WATCH_SECONDS = 1.0
+_NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
+"""FastAPI's own would tell of refused fields with what was in them: parts of prompts. Ours is in tracing.py."""
 _LOG = logging.getLogger("octavo.server")
 
 
@@ -73,7 +79,14 @@ def create_app(
         if tracing is not None:
             tracing.record(call, scope)
 
-    app = FastAPI(title="Octavo", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
+    app = FastAPI(
+        title="Octavo",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+        telemetry=_NO_TELEMETRY,
+    )
     app.state.octavo = context
     for part in (chat, completions, messages, responses, models, health, admin):
         app.include_router(part.router)

@@ -102,6 +102,8 @@ class Server(uvicorn.Server):
         end = asyncio.create_task(self._end_answers())
         try:
             await super().shutdown(sockets)
+            if self.force_exit:  # uvicorn leaves that out then, and its task would end with a trace
+                await self.lifespan.shutdown()
         finally:
             end.cancel()
             await asyncio.wait({end})
