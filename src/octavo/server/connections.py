@@ -40,6 +40,11 @@ class Connection(HttpToolsProtocol):
     _head_bytes = 0
     _is_too_many = False
 
+    @property
+    def is_arriving(self) -> bool:
+        """Whether a request, or the rest of one, is waited for."""
+        return self._arriving is not None
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._is_too_many = len(self.connections) > self.max_connections

@@ -13,11 +13,11 @@ from fastapi import FastAPI
 
 from octavo.errors import ConfigError
 from octavo.server.config import ServerConfig
-from octavo.server.connections import connection_class
+from octavo.server.connections import Connection, connection_class
 from octavo.server.context import Context
 
 _GRACE = 5
-"""Seconds that streams have to tell their clients that they were ended."""
+"""Seconds that streams have to tell their clients that they were ended, and that requests have to arrive whole."""
 
 
 def listen(config: ServerConfig) -> socket.socket:
@@ -59,7 +59,14 @@ def serve(app: FastAPI, listener: socket.socket, ready: Callable[[], None]) -> b
 
     Returns:
         Whether all that was begun had its end; not so after a second signal.
+
+    Raises:
+        ConfigError: another server that was started at the same time has the address.
     """
+    try:
+        listener.listen()
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {url_of(listener)}: {error.strerror}") from error
     server = Server(app, ready)
     server.run(sockets=[listener])
     return not server.force_exit
@@ -99,14 +106,15 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._context.is_ending = True
-        end = asyncio.create_task(self._end_answers())
+        ends = {asyncio.create_task(self._end_answers()), asyncio.create_task(self._end_requests())}
         try:
             await super().shutdown(sockets)
             if self.force_exit:  # uvicorn leaves that out then, and its task would end with a trace
                 await self.lifespan.shutdown()
         finally:
-            end.cancel()
-            await asyncio.wait({end})
+            for end in ends:
+                end.cancel()
+            await asyncio.wait(ends)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Called between two instructions of whatever runs, so it only leaves word."""
@@ -121,6 +129,12 @@ class Server(uvicorn.Server):
         await asyncio.sleep(self._shutdown_timeout)
         await self._context.service.end_all()
 
-    def _cut(self) -> None:
+    async def _end_requests(self) -> None:
+        """Those that do not get whole: nobody shall wait for them."""
+        await asyncio.sleep(_GRACE)
+        self._cut(lambda connection: connection.is_arriving)
+
+    def _cut(self, chosen: Callable[[Connection], bool] = lambda _: True) -> None:
         for connection in list(self.server_state.connections):
-            connection.transport.abort()
+            if isinstance(connection, Connection) and chosen(connection):
+                connection.transport.abort()
