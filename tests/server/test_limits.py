@@ -211,3 +211,13 @@ def test_places_are_counted_by_answers_and_given_back_once() -> None:
     leave()
     assert admission.num_under_way == 1
     admission.admit(alice, 2)
+
+
+def test_what_never_fits_is_no_matter_of_waiting() -> None:
+    """A client would try again for ever."""
+    for limit, most in ((2, 2), (None, 3)):
+        admission = Admission(max_running=2, max_queue=1, max_concurrency=limit)
+        with pytest.raises(ApiError, match=f"at most {most} at once") as refused:
+            admission.admit(Caller(), most + 1)
+        assert (refused.value.kind.value, refused.value.param, refused.value.retry_after) == (400, "n", None)
+        admission.admit(Caller(), most)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from octavo.server.calls import Caller
-from octavo.server.errors import ApiError, ErrorKind
+from octavo.server.errors import ApiError, ErrorKind, invalid
 
 RETRY_AFTER = 1
 """Seconds after which a client that was turned away should try again."""
@@ -37,8 +37,11 @@ class Admission:
         """Take room for ``num_answers``; call what it returns, once, when they have ended.
 
         Raises:
-            ApiError: there is none (429).
+            ApiError: there is none (429), or never will be so much (400).
         """
+        most = min(self.capacity, self._max_concurrency or self.capacity)
+        if num_answers > most:
+            raise invalid(f"{num_answers} answers are asked for; this server takes at most {most} at once", "n")
         own = self._under_way[caller.tenant]
         if self._max_concurrency is not None and own + num_answers > self._max_concurrency:
             raise _full(
