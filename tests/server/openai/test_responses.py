@@ -162,6 +162,12 @@ def test_a_function_is_called_and_its_output_answered(ask: Any) -> None:
     assert by_id.usage.input_tokens_details.cached_tokens > 0
 
 
+def test_a_response_that_was_cut_off_in_a_call_can_be_gone_on_with(ask: Any) -> None:
+    cut = ask(input="Hi", tools=[WEATHER], tool_choice="required", temperature=0, max_output_tokens=18)
+    assert (cut.output[0].type, cut.output[0].status, cut.status) == ("function_call", "incomplete", "incomplete")
+    assert ask(input="Go on.", previous_response_id=cut.id, tools=[WEATHER], max_output_tokens=1).output
+
+
 @pytest.mark.parametrize(
     "choice",
     [

@@ -42,6 +42,21 @@ def test_calls_in_a_row_are_calls_of_one_message() -> None:
     assert [call["id"] for call in messages[1]["tool_calls"]] == ["call_1", "call_2"]
 
 
+def test_text_after_a_call_stands_before_it() -> None:
+    messages = conversation(ASKED, SAID, CALL, {"role": "assistant", "content": "Wait."}, RESULT).messages
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
+    assert [part["text"] for part in messages[1]["content"]] == ["Let me see.", "Wait."]
+    assert conversation(ASKED, CALL, SAID, RESULT).messages[1]["content"] == "Let me see."
+
+
+def test_a_call_that_was_cut_off_was_never_made() -> None:
+    cut = {**CALL, "arguments": '{"city": "Be', "status": "incomplete"}
+    assert conversation(ASKED, cut, ASKED).messages == [ASKED, {"role": "assistant", "content": ""}, ASKED]
+    assert conversation(ASKED, SAID, cut, ASKED).messages == [ASKED, SAID, ASKED]
+    with pytest.raises(ApiError):
+        conversation(ASKED, cut, RESULT)
+
+
 def test_reasoning_belongs_to_what_follows_it_and_not_to_what_was_said_before() -> None:
     messages = conversation(ASKED, SAID, ASKED, THOUGHT, SAID).messages
     assert "reasoning_content" not in messages[1]

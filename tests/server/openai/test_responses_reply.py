@@ -169,6 +169,12 @@ async def test_a_call_that_is_cut_off_is_incomplete() -> None:
     assert [(await whole(said))["output"][0]["status"] for said in (cut, whole_call)] == ["incomplete", "completed"]
 
 
+@pytest.mark.parametrize("arguments", ['{"city": ', "[]", "{,}"])
+async def test_a_call_that_cannot_be_made_is_incomplete(arguments: str) -> None:
+    response = await whole(spoken(ToolCallStart(0, "weather"), ToolArguments(0, arguments), ToolCallEnd(0)))
+    assert (response["output"][0]["status"], response["status"]) == ("incomplete", "completed")
+
+
 PARTS = st.lists(
     st.one_of(st.builds(Text, st.text(min_size=1)), st.builds(Reasoning, st.text(min_size=1)), st.just(CALL)),
     max_size=6,

@@ -34,8 +34,9 @@ class _Place:
 class Conversation:
     """Messages made of items, in order.
 
-    Of what the model said in one turn, reasoning, text and calls become one message: items that follow each other in
-    this order. The output of a call must follow the call.
+    Of what the model said in one turn, reasoning, text and calls become one message. Templates show its text before its
+    calls, wherever it stood. A call that was cut off was never made: it is not shown. The output of a call must follow
+    the call.
 
     Raises:
         ApiError: an output belongs to no call (400).
@@ -92,8 +93,8 @@ class Conversation:
         content = _content(item["content"])
         role = "system" if item["role"] == "developer" else item["role"]  # the later name of the same
         last = self.messages[-1] if self.messages else {}
-        if role == "assistant" and _is_thought(last):
-            last["content"] = content
+        if role == "assistant" and (_is_thought(last) or "tool_calls" in last):
+            last["content"] = _joined(last["content"], content)
             self._places[-1].message = place
         else:
             self._begin(place, {"role": role, "content": content})
@@ -111,6 +112,8 @@ class Conversation:
     def _call(self, place: str, item: Item) -> None:
         if not self.messages or self.messages[-1]["role"] != "assistant":
             self._begin(place, {"role": "assistant", "content": ""})
+        if item["status"] == "incomplete":
+            return
         function = {"name": item["name"], "arguments": item["arguments"]}
         call = {"id": item["call_id"], "type": "function", "function": function}
         self.messages[-1].setdefault("tool_calls", []).append(call)
@@ -141,6 +144,14 @@ _FUNCTION = re.compile(r"\b(tools\[\d+\])\.function\b")
 def _is_thought(message: dict[str, Any]) -> bool:
     """Whether it is reasoning of which nothing came yet."""
     return "reasoning_content" in message and not message["content"] and "tool_calls" not in message
+
+
+def _joined(first: Any, second: Any) -> str | list[dict[str, str]]:
+    """Both contents as parts of one, or the only one that holds anything."""
+    if not first or not second:
+        return second or first or ""
+    both = [[{"type": "text", "text": each}] if isinstance(each, str) else each for each in (first, second)]
+    return [*both[0], *both[1]]
 
 
 def _content(parts: list[dict[str, Any]]) -> str | list[dict[str, str]]:

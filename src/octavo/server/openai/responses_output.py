@@ -89,7 +89,7 @@ class ResponseOutput:
                 self._call().add(part.text)
                 self._logprobs.clear()
             elif isinstance(part, ToolCallEnd):
-                self._call().cut = cut and not _is_whole(self._call().arguments)
+                self._call().cut = not _is_object(self._call().arguments)
                 self._close()
         if increment.finish is not None:
             self._finish(cut)
@@ -259,9 +259,9 @@ class _OpenCall:
         return item
 
 
-def _is_whole(arguments: str) -> bool:
+def _is_object(arguments: str) -> bool:
+    """Whether it is a call that can be made: it can also have gone wrong, where nothing held it to the function."""
     try:
-        json.loads(arguments)
-    except ValueError:
+        return isinstance(json.loads(arguments), dict)
+    except (ValueError, RecursionError):
         return False
-    return True
