@@ -63,11 +63,13 @@ def test_hit_on_the_last_window_alone_equals_miss(lab: Lab) -> None:
     """What the windows have passed is evicted; all that is left there is what the next query sees."""
     first = Ask(1, lab.prompt(160), 1)
     run = lab.start(num_blocks=100).ask(first)
-    index, chunks = run.engine.kv._index, [first.prompt[16 * i : 16 * i + 16] for i in range(10)]
+    index, pool = run.engine.kv._index, run.engine.kv._pool
+    chunks = [first.prompt[16 * i : 16 * i + 16] for i in range(10)]
     for group, window in enumerate(lab.spec.group_windows):
         for block in list(index._blocks[group].values()):
             if window is not None and chunks.index(block.token_ids) < (160 - window + 1) // 16:
                 index.remove(block)
+                pool.num_evictable -= 1
     again = Ask(2, first.prompt + lab.prompt(30, seed=2))
     run.ask(again)
     assert run.cached[2] == 160
