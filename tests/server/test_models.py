@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -13,6 +14,7 @@ from anthropic.types import ModelInfo
 from live_server import LiveServer, live_server
 from openai.types import Model
 
+from octavo.async_engine import AsyncEngine
 from octavo.server.config import ServerConfig
 
 NAMES = ("smol", "org/smol", "smol:latest", "d", "e")
@@ -104,3 +106,16 @@ def test_a_page_that_cannot_be_is_refused_by_the_fields_name(server: LiveServer,
     error = response.json()["error"]
     assert error["type"] == "invalid_request_error"
     assert query.split("=")[0].removeprefix("after_id=d&") in error["message"]
+
+
+def test_a_model_from_a_path_is_called_by_the_last_part_of_it(smollm2_gguf: Path) -> None:
+    """Where it lies on this machine is not the clients' to know."""
+    engine = AsyncEngine(smollm2_gguf, kv_memory="16MiB")
+    try:
+        with live_server(engine) as server, openai.OpenAI(base_url=server.openai_url, api_key="none") as client:
+            assert [model.id for model in client.models.list()] == [smollm2_gguf.name]
+            with pytest.raises(openai.NotFoundError, match=smollm2_gguf.name) as refused:
+                client.models.retrieve(str(smollm2_gguf))
+            assert str(smollm2_gguf.parent) not in refused.value.message.split("this server has")[1]
+    finally:
+        engine.shutdown()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -39,7 +40,7 @@ class Context:
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        return tuple(self.config.model_names) or (self.engine.summary.model,)
+        return tuple(self.config.model_names) or (_public_name(self.engine.summary.model),)
 
     def check_model(self, name: str) -> None:
         """Refuse a model that is not served.
@@ -54,6 +55,12 @@ class Context:
                 param="model",
                 code="model_not_found",
             )
+
+
+def _public_name(model: str) -> str:
+    """What clients call a model: the last part of a path, for where it lies on this machine is not theirs to know."""
+    path = Path(model).expanduser()
+    return path.resolve().name if path.exists() else model
 
 
 def _context(request: Request) -> Context:
