@@ -52,13 +52,26 @@ def test_a_path_is_not_quoted_at_length(live: LiveServer) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"model": ' + b"9" * 5000 + b"}", b"null", b'"\\ud800"']
+    ("body", "why"),
+    [
+        (b"", "must be a JSON object"),
+        (b"{", "not valid JSON"),
+        (b"[]", "must be a JSON object"),
+        (b"\xff", "not UTF-8 (byte 0)"),
+        (b"[" * 100_000, "nested too deep"),
+        (b'{"model": ' + b"9" * 5000 + b"}", "too many digits"),
+        (b"null", "must be a JSON object"),
+        (b'"\\ud800"', "must be a JSON object"),
+    ],
 )
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"])
-def test_a_body_that_is_no_object_is_400_in_the_dialect(live: LiveServer, path: str, body: bytes) -> None:
+def test_a_body_that_is_no_object_is_400_in_the_dialect_and_says_why(
+    live: LiveServer, path: str, body: bytes, why: str
+) -> None:
     refused = httpx.post(f"{live.url}{path}", content=body, headers={"content-type": "application/json"})
     assert refused.status_code == 400, refused.text
     assert refused.json()["error"]["type"] == "invalid_request_error"
+    assert why in refused.json()["error"]["message"]
 
 
 def test_every_answer_has_an_id_of_its_own(live: LiveServer) -> None:

@@ -33,7 +33,7 @@ from octavo.server.openai import chat, completions, responses
 from octavo.server.service import Service
 from octavo.server.streaming import ClientGoneError
 from octavo.server.tracing import Tracing
-from octavo.server.validation import validation_error
+from octavo.server.validation import unreadable_body, validation_error
 
 if TYPE_CHECKING:
     from fastapi.telemetry import TelemetryConfig  # not in every version that will do
@@ -132,17 +132,19 @@ async def _failed(request: Request, error: Exception) -> Response:
     if known.kind is ErrorKind.INTERNAL:
         log_failure(call_of(request), error)
     elif isinstance(error, HTTPException) and not isinstance(error, ApiError):
-        known = _of_the_router(request, known)
+        known = _of_the_router(request, known, error.__cause__)
         known.headers = error.headers
     return error_response(request, known)
 
 
-def _of_the_router(request: Request, error: ApiError) -> ApiError:
+def _of_the_router(request: Request, error: ApiError, cause: BaseException | None) -> ApiError:
     path = shown(request.url.path)
     if error.kind is ErrorKind.NOT_FOUND:
         return ApiError(error.kind, f"there is nothing at {path}")
     if error.kind is ErrorKind.METHOD_NOT_ALLOWED:
         return ApiError(error.kind, f"{path} does not take {request.method}")
+    if error.kind is ErrorKind.INVALID_REQUEST:
+        return unreadable_body(cause)
     return error
 
 

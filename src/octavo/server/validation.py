@@ -24,6 +24,19 @@ def unsupported(why: str) -> PydanticCustomError:
     return PydanticCustomError("unsupported", "{why}", {"why": why})
 
 
+def unreadable_body(cause: BaseException | None) -> ApiError:
+    """What is wrong with a body that no JSON reader takes, though it may be JSON; ``cause``: what the reader raised."""
+    if isinstance(cause, RecursionError):
+        why = "it is nested too deep"
+    elif isinstance(cause, UnicodeDecodeError):
+        why = f"it is not UTF-8 (byte {cause.start:,})"
+    elif isinstance(cause, ValueError):  # the only one that is neither of the above nor a JSON error
+        why = "it has a whole number of too many digits"
+    else:
+        why = "it is not JSON"
+    return invalid(f"the body cannot be read: {why}", None)
+
+
 def validation_error(error: RequestValidationError) -> ApiError:
     """The first thing that is wrong with a body, as a 400."""
     first = error.errors()[0]
