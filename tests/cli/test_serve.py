@@ -41,7 +41,11 @@ class Serving:
         return status
 
     def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.stderr if line.startswith("{")]
+        """What it logged, but for the first line: that it serves, and what."""
+        first, *others = [json.loads(line) for line in self.stderr if line.startswith("{")]
+        assert (first["event"], first["url"]) == ("serving", self.url)
+        assert 0 < first["kv_bytes"] <= 16 * 2**20 and first["kv_tokens"] > 0 and first["weight_bytes"] > 0
+        return others
 
 
 @pytest.fixture

@@ -117,3 +117,8 @@ def test_the_document_has_our_errors_and_none_of_fastapi_s(live: LiveServer) -> 
                 schema = operation["responses"]["400"]["content"]["application/json"]["schema"]["$ref"]
                 assert schema.endswith("AnthropicError" if path.startswith("/v1/messages") else "OpenAIError")
                 assert "$ref" in operation["requestBody"]["content"]["application/json"]["schema"], path
+
+
+def test_a_misspelt_field_is_named_before_the_one_that_is_missing_for_it(live: LiveServer) -> None:
+    wrong = httpx.post(f"{live.openai_url}/chat/completions", json={"model": live.model, "mesages": []})
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "mesages")

@@ -26,6 +26,7 @@ from octavo.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from octavo.engine.assemble import StartupSummary
     from octavo.server.config import ServerConfig
     from octavo.server.keys import Key, KeyRing
 
@@ -166,13 +167,20 @@ def _serve(
             spans = None if provider is None else tracing.Tracing(provider, name)
             app = create_app(engine, config, keys=keys, tracing=spans)
             configure(log_level)
-            ended = run.serve(app, listener, lambda: print(run.url_of(listener), flush=True))
+            ended = run.serve(app, listener, lambda: _tell(run.url_of(listener), engine.summary))
         finally:
             engine.shutdown()
             if provider is not None:
                 provider.shutdown()
     if not ended:
         raise typer.Exit(_INTERRUPTED)
+
+
+def _tell(url: str, summary: StartupSummary) -> None:
+    from octavo.server.logs import log_start
+
+    log_start(url, summary)
+    print(url, flush=True)
 
 
 def _key_ring(file: Path | None) -> KeyRing | None:

@@ -9,12 +9,13 @@ import traceback
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from octavo.engine.assemble import StartupSummary
 from octavo.errors import ConfigError, shown
 from octavo.server.calls import Call
 
 LEVELS = ("debug", "info", "warning", "error")
 _REQUESTS = logging.getLogger("octavo.server.requests")
-_FAILURES = logging.getLogger("octavo.server")
+_SERVER = logging.getLogger("octavo.server")
 _QUIET = frozenset({"/health", "/ready", "/metrics"})
 """Asked for every few seconds: told at ``debug`` while all is well."""
 
@@ -72,9 +73,25 @@ class JsonLines(logging.Formatter):
         return trace if cause is None else f"{self._trace(cause)}\nwhich led to\n{trace}"
 
 
+def log_start(url: str, summary: StartupSummary) -> None:
+    """Requests are taken: where, of what, and with how much memory."""
+    fields = {
+        "url": url,
+        "model": summary.model,
+        "isa": summary.isa,
+        "threads": summary.threads,
+        "weight_bytes": summary.weight_bytes,
+        "kv_dtype": summary.kv_dtype,
+        "kv_bytes": summary.allocated_bytes,
+        "kv_tokens": summary.num_tokens,
+        "max_model_len": summary.max_model_len,
+    }
+    _SERVER.info("serving", extra={"fields": fields})
+
+
 def log_failure(call: Call, error: BaseException) -> None:
     """Something of ours went wrong while ``call`` was answered."""
-    _FAILURES.error("request failed", exc_info=error, extra={"fields": {"request_id": call.request_id}})
+    _SERVER.error("request failed", exc_info=error, extra={"fields": {"request_id": call.request_id}})
 
 
 def log_call(call: Call, model: str) -> None:

@@ -38,8 +38,10 @@ def unreadable_body(cause: BaseException | None) -> ApiError:
 
 
 def validation_error(error: RequestValidationError) -> ApiError:
-    """The first thing that is wrong with a body, as a 400."""
-    first = error.errors()[0]
+    """The first thing that is wrong with a body, as a 400. A field that is unknown comes before one that is missing
+    beside it: it may be the same one, misspelt.
+    """
+    first = _first(error.errors())
     in_body = first["loc"][0] == "body"
     path = _path(first["loc"], error.body) if in_body else str(first["loc"][-1])
     kind = first["type"]
@@ -65,6 +67,14 @@ def _wrong_tag(path: str, error: Mapping[str, Any]) -> ApiError:
         return invalid(f"{where} is required", where, code="missing_required_parameter")
     got = shown(context["tag"])
     return invalid(f"{where} must be one of {context['expected_tags']}; got {got}", where, code="invalid_value")
+
+
+def _first(errors: Sequence[Any]) -> Any:
+    first = errors[0]
+    if first["type"] != "missing":
+        return first
+    beside = (each for each in errors if each["type"] == "extra_forbidden" and each["loc"][:-1] == first["loc"][:-1])
+    return next(beside, first)
 
 
 def _path(loc: Sequence[int | str], body: Any) -> str:

@@ -40,7 +40,7 @@ def text_or_list(value: Any) -> str | None:
 
 def _kind_of_part(kind: Any) -> Any:
     if isinstance(kind, str) and kind != "text":
-        raise unsupported(f"of this kind no content can be read: {TEXT_ONLY}")
+        raise unsupported(f"content of this type cannot be read: {TEXT_ONLY}")
     return kind
 
 
