@@ -18,6 +18,7 @@ from octavo.server.openai.fields import (
 )
 from octavo.server.openai.formats import JsonObjectFormat, TextFormat
 from octavo.server.openai.responses_items import Input
+from octavo.server.openai.tools import choice_form
 from octavo.server.validation import Body
 
 
@@ -76,19 +77,11 @@ class AllowedTools(Body):
     tools: Annotated[list[NamedTool], Field(min_length=1)]
 
 
-def _form(value: Any) -> str | None:
-    if isinstance(value, str):
-        return "(word)"
-    if not isinstance(value, dict):
-        return None
-    return "(allowed)" if value.get("type") == "allowed_tools" else "(named)"
-
-
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("(word)")]
     | Annotated[NamedTool, Tag("(named)")]
     | Annotated[AllowedTools, Tag("(allowed)")],
-    told_apart(_form, "'none', 'auto', 'required', or an object that names a function or allowed tools"),
+    told_apart(choice_form, "'none', 'auto', 'required', or an object that names a function or allowed tools"),
 ]
 
 

@@ -48,7 +48,8 @@ class AllowedToolChoice(Body):
     allowed_tools: AllowedTools
 
 
-def _form(value: Any) -> str | None:
+def choice_form(value: Any) -> str | None:
+    """Which form of a tool_choice this is, by its tag."""
     if isinstance(value, str):
         return "(word)"
     if not isinstance(value, dict):
@@ -60,7 +61,7 @@ ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("(word)")]
     | Annotated[NamedTool, Tag("(named)")]
     | Annotated[AllowedToolChoice, Tag("(allowed)")],
-    told_apart(_form, "'none', 'auto', 'required', or an object that names a function or allowed tools"),
+    told_apart(choice_form, "'none', 'auto', 'required', or an object that names a function or allowed tools"),
 ]
 
 
