@@ -133,7 +133,7 @@ def test_it_says_its_address_serves_and_ends_with_0(serve: Serve) -> None:
 
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_listening_and_lets_streams_end(serve: Serve, kind: signal.Signals) -> None:
-    serving = serve("--served-model-name", "m")
+    serving = serve("--served-model-name", "m", "--shutdown-timeout", 10 * WITHIN)
     stream = Stream(serving.url, **body(LONG))
     serving.process.send_signal(kind)
     until(lambda: refuses_connections(serving.url))
