@@ -62,6 +62,8 @@ def test_a_path_is_not_quoted_at_length(live: LiveServer) -> None:
         (b'{"model": ' + b"9" * 5000 + b"}", "too many digits"),
         (b"null", "must be a JSON object"),
         (b'"\\ud800"', "must be a JSON object"),
+        (b'{"": 1}', "'' is not a parameter"),
+        (b'{"\\ud800": 1}', "not valid Unicode: '\\ud800'"),
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"])

@@ -8,6 +8,8 @@ from starlette.exceptions import HTTPException
 
 from octavo.errors import ContextLengthError, EngineDeadError, InvalidRequestError
 
+_LONGEST = 4000
+
 
 class ErrorKind(enum.Enum):
     """Kinds of errors, each with its HTTP status. Dialects name them in their own words."""
@@ -26,7 +28,7 @@ class ErrorKind(enum.Enum):
 
 
 class ApiError(HTTPException):
-    """An error that is answered in the dialect of the endpoint.
+    """An error that is answered in the dialect of the endpoint. What clients wrote is cut off where it is endless.
 
     Attributes:
         kind: what went wrong.
@@ -47,8 +49,8 @@ class ApiError(HTTPException):
     ) -> None:
         super().__init__(kind.value, message)
         self.kind = kind
-        self.message = message
-        self.param = param
+        self.message = _cut(message)
+        self.param = None if param is None else _cut(param)
         self.code = code
         self.retry_after = retry_after
 
@@ -56,6 +58,10 @@ class ApiError(HTTPException):
     def name(self) -> str:
         """What logs and spans call it."""
         return self.code or self.kind.name.lower()
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
 def invalid(message: str, param: str | None, *, code: str | None = None) -> ApiError:

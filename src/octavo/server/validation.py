@@ -6,17 +6,48 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, model_validator
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from octavo.errors import shown
 from octavo.server.errors import ApiError, invalid
 
 
+def _fail_fast(schema: Any) -> None:
+    """Have each list and mapping within a core schema end at its first error."""
+    if isinstance(schema, list):
+        for part in schema:
+            _fail_fast(part)
+    elif isinstance(schema, dict):
+        if schema.get("type") in ("list", "dict"):
+            schema["fail_fast"] = True
+        for part in schema.values():
+            _fail_fast(part)
+
+
 class Body(BaseModel):
-    """Base of every request model: no field is ignored in silence, and no type is guessed."""
+    """Base of every request model: no field is ignored in silence, and no type is guessed.
+
+    A client is told the first thing that is wrong, so no more than that is looked for in a list, in a mapping or among
+    unknown names: a million errors, of one small body, take a gigabyte and hold everybody up for seconds.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: type[BaseModel], handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _fail_fast(schema)
+        return schema
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_unknown(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or len(value) <= len(cls.model_fields):
+            return value
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        unknown = next(name for name in value if name not in known)
+        return {name: item for name, item in value.items() if name in known or name == unknown}
 
 
 def unsupported(why: str) -> PydanticCustomError:
@@ -47,14 +78,16 @@ def validation_error(error: RequestValidationError) -> ApiError:
     kind = first["type"]
     if kind == "json_invalid":
         return invalid(f"the body is not valid JSON: {first['ctx']['error']}", None)
+    if kind == "extra_forbidden":
+        return invalid(f"{path or repr(path)} is not a parameter this endpoint knows", path, code="unknown_parameter")
+    if not path and kind == "string_unicode":  # a name, which no path can have in it
+        return invalid(f"the body has a name that is not valid Unicode: {shown(first.get('input'))}", None)
     if not path:
         return invalid("the body must be a JSON object, sent as application/json", None)
     if kind == "missing":
         return invalid(f"{path} is required", path, code="missing_required_parameter")
     if kind.startswith("union_tag_") and "discriminator" in first["ctx"]:
         return _wrong_tag(path, first)
-    if kind == "extra_forbidden":
-        return invalid(f"{path} is not a parameter this endpoint knows", path, code="unknown_parameter")
     message = f"{path}: {first['msg'][:1].lower()}{first['msg'][1:]}; got {shown(first.get('input'))}"
     return invalid(message, path, code="unsupported_parameter" if kind == "unsupported" else "invalid_value")
 
