@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,18 @@ def test_decoders_octavo_does_not_read_are_named(folder: Path) -> None:
     change(folder / "tokenizer.json", decoder={"type": "WordPiece", "prefix": "##", "cleanup": True})
     with pytest.raises(UnsupportedModelError, match="WordPiece"):
         tokenizer_from_folder(folder)
+
+
+def test_a_long_text_holds_up_no_other_thread(byte_level: Any) -> None:
+    text, longest = "hello world " * 150_000, 0.0
+    work = threading.Thread(target=byte_level.ours.encoding, args=(text,))
+    begun = last = time.perf_counter()
+    work.start()
+    while work.is_alive():
+        time.sleep(0.001)
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    assert longest < (last - begun) / 2
 
 
 @pytest.mark.parametrize("text", ["\ud800", "half \udfff pair", "\ud83d", 5, None, b"bytes", ["a"]])

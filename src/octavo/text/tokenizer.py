@@ -81,7 +81,8 @@ class Tokenizer:
         """
         check_text(text, "prompt")
         try:
-            return self._backend.encode(text, add_special_tokens=add_special_tokens)
+            # Only a batch is encoded without Python's lock: a long text would hold up all other threads for seconds.
+            return self._backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
         except BaseException as error:
             if not is_panic(error):
                 raise
