@@ -41,6 +41,7 @@ OUT_OF_RANGE = [
     ("stop", ["a", ""]),
     ("stop", [1]),
     ("stop", ["a"] * 17),
+    ("stop", ["a", "b" * 4097]),
     ("stop_token_ids", [-1]),
     ("stop_token_ids", "12"),
     ("ignore_eos", 1),
@@ -83,6 +84,10 @@ def test_one_stop_string_and_a_list_of_one_are_the_same() -> None:
     assert SamplingParams(stop="END") == SamplingParams(stop=["END"])
     assert SamplingParams(stop="END").stop_strings == ("END",)
     assert SamplingParams(stop=None).stop_strings == ()
+
+
+def test_a_token_named_twice_is_one() -> None:
+    assert SamplingParams(stop_token_ids=[7, 5, 7, 7]).stop_token_ids == (7, 5)
 
 
 def test_params_are_frozen_and_can_be_copied() -> None:

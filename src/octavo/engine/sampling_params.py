@@ -13,6 +13,8 @@ MAX_LOGPROBS = 20
 """Most alternatives reported beside a token."""
 MAX_CHOICES = 128
 MAX_STOP_STRINGS = 16
+MAX_STOP_CHARACTERS = 4096
+"""Of one stop string: looking for it takes memory for each of its characters, in each answer."""
 _INT32_MAX = 2**31 - 1
 
 
@@ -194,6 +196,11 @@ def _stop_strings(stop: object) -> tuple[str, ...]:
         raise InvalidRequestError(
             f"stop must be one to {MAX_STOP_STRINGS} non-empty strings; got {shown(stop)}", param="stop"
         )
+    longest = max((len(text) for text in strings), default=0)  # type: ignore[attr-defined]
+    if longest > MAX_STOP_CHARACTERS:
+        raise InvalidRequestError(
+            f"stop must be of at most {MAX_STOP_CHARACTERS:,} characters each; got one of {longest:,}", param="stop"
+        )
     return tuple(strings)  # type: ignore[arg-type]
 
 
@@ -202,4 +209,4 @@ def _token_ids(name: str, tokens: object) -> tuple[int, ...]:
         raise InvalidRequestError(f"{name} must be a list of token ids; got {shown(tokens)}", param=name)
     for token in tokens:
         _whole(name, token, 0, _INT32_MAX)
-    return tuple(int(token) for token in tokens)
+    return tuple(dict.fromkeys(int(token) for token in tokens))

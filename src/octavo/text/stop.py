@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from octavo.errors import InvalidRequestError
@@ -86,7 +87,8 @@ class StopChecker:
         return first
 
 
-def _prefix_function(string: str) -> list[int]:
+@lru_cache(maxsize=64)  # the answers to one request have the same stop strings
+def _prefix_function(string: str) -> tuple[int, ...]:
     """For each prefix of ``string``, the length of its longest proper prefix that is also its suffix."""
     lengths = [0] * len(string)
     matched = 0
@@ -95,4 +97,4 @@ def _prefix_function(string: str) -> list[int]:
             matched = lengths[matched - 1]
         matched += string[index] == string[matched]
         lengths[index] = matched
-    return lengths
+    return tuple(lengths)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -20,7 +22,8 @@ async def chat_completions(http: Request, server: Server, call: CurrentCall, bod
     """Answer a conversation, whole or as server-sent events."""
     server.check_model(body.model)
     with body.wording.applied():
-        answer = await until_disconnect(http, server.service.chat(call, body.chat_request()))
+        request = await asyncio.to_thread(body.chat_request)  # a long conversation takes milliseconds to be read
+        answer = await until_disconnect(http, server.service.chat(call, request))
     reply = ChatReply(head(server, call, "chatcmpl", "chat.completion", body.model), body, server.engine.tokenizer)
     if body.stream:
         return EventStream([answer], reply.frames(answer), error_frame)

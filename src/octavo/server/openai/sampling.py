@@ -13,7 +13,7 @@ from octavo.server.openai.fields import StreamOptions, refused, text_or_list, to
 from octavo.server.openai.formats import StructuredOutputs
 from octavo.server.validation import Body
 
-MAX_STOPS = 4
+MAX_STOPS, MAX_STOP_TOKENS = 4, 1024
 _Words = Annotated[str, Field(min_length=1)]
 _Stop = Annotated[
     Annotated[_Words, Tag("(text)")] | Annotated[list[_Words], Field(max_length=MAX_STOPS), Tag("(list)")],
@@ -43,7 +43,7 @@ class SamplingBody(Body):
     min_p: float | None = None
     repetition_penalty: float | None = None
     min_tokens: int | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOP_TOKENS)] | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
