@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from octavo.errors import InvalidRequestError
 from octavo.text.chat import ChatTemplate
-from octavo.text.grammar import MAX_SOURCE, StructuredOutputsParams
+from octavo.text.grammar import StructuredOutputsParams
 from octavo.text.reasoning import END_THINK, THINK
 from octavo.text.reply import ReplyParser
 from octavo.text.tokenizer import Tokenizer
 from octavo.text.tools.constraint import Calls, ReplyGrammar
 from octavo.text.tools.tool_format import ToolFormat
-from octavo.text.tools.toolset import read_tools
+from octavo.text.tools.toolset import check_size, read_tools
 
 _CALLS: dict[str, Calls] = {"auto": "may", "required": "must", "none": "not"}
 
@@ -87,12 +86,7 @@ class ReplyFormat:
             self.tool_format, self._special_id, read, calls, parallel, None if calls == "must" else output
         )
         lark = grammar.lark(reasoning=self.has_reasoning, in_reasoning=in_reasoning)
-        if len(lark) > MAX_SOURCE:
-            raise InvalidRequestError(
-                f"the tools' names and parameters make a grammar of {len(lark):,} characters; at most {MAX_SOURCE:,} "
-                "are allowed. Send fewer tools, or smaller schemas",
-                param="tools",
-            )
+        check_size(len(lark))
         return StructuredOutputsParams(grammar=lark)
 
     def _special_id(self, marker: str) -> int | None:

@@ -13,6 +13,7 @@ from octavo.text.chat import ChatTemplate
 from octavo.text.grammar import GrammarCompiler, StructuredOutputsParams
 from octavo.text.reply_format import ReplyFormat
 from octavo.text.tokenizer import Tokenizer
+from octavo.text.tools import toolset
 from octavo.text.tools.tool_format import Call
 
 OUTPUT = StructuredOutputsParams(json={"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
@@ -227,6 +228,27 @@ def test_tools_too_large_for_a_grammar_are_refused_as_such(with_tokens: Tokenize
     with pytest.raises(InvalidRequestError, match="131,072") as caught:
         Walker("qwen", with_tokens).allows("", tools=many)
     assert caught.value.param == "tools"
+
+
+def test_schemas_that_no_grammar_can_hold_are_not_even_read(
+    with_tokens: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at = []
+    monkeypatch.setattr(toolset, "schema_problem", lambda schema: looked_at.append(schema))
+    properties = {"a" * 999: {}}
+    cases: list[tuple[list[Any], str]] = [
+        ([{"type": "object", "description": "d" * 140_000}], "tools[0].function.parameters"),
+        ([{"type": "object", "properties": properties}] * 500, "tools"),
+    ]
+    for schemas, param in cases:
+        tools = [
+            {"type": "function", "function": {"name": f"f{at}", "parameters": schema}}
+            for at, schema in enumerate(schemas)
+        ]
+        with pytest.raises(InvalidRequestError, match="131,072") as caught:
+            Walker("qwen", with_tokens).allows("", tools=tools)
+        assert caught.value.param == param
+    assert len(looked_at) < 200
 
 
 def test_special_tokens_are_kept_where_they_are_markers(with_tokens: Tokenizer, all_special: Tokenizer) -> None:

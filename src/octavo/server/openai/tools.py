@@ -101,7 +101,8 @@ def chosen(choice: str | NamedTool | AllowedToolChoice | None, names: Sequence[s
 
 
 def _check_known(wanted: Sequence[str], names: Sequence[str]) -> None:
-    unknown = next((name for name in wanted if name not in names), None)
+    known_names = frozenset(names)
+    unknown = next((name for name in wanted if name not in known_names), None)
     if unknown is not None:
         known = f"the tools are {', '.join(map(shown, names))}" if names else "there are no tools"
         raise invalid(f"tool_choice names {shown(unknown)}, but {known}", "tool_choice")

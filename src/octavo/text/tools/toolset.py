@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from octavo.errors import InvalidRequestError, shown
-from octavo.text.grammar import schema_problem
+from octavo.text.grammar import MAX_SOURCE, schema_problem
 from octavo.text.lark import JSON_STYLE
 from octavo.text.messages import checked_objects
 from octavo.text.tools.tool_format import NAME, to_json
@@ -34,7 +34,7 @@ def read_tools(tools: Sequence[Mapping[str, Any]], only: str | None = None) -> l
     """
     functions = _functions(tools)
     if only is None:
-        return [_read(index, function) for index, function in enumerate(functions)]
+        return _read_all(functions)
     for index, function in enumerate(functions):
         if function["name"] == only:
             return [_read(index, function)]
@@ -44,6 +44,7 @@ def read_tools(tools: Sequence[Mapping[str, Any]], only: str | None = None) -> l
 
 def _functions(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     functions: list[dict[str, Any]] = []
+    taken: set[str] = set()
     for index, tool in enumerate(checked_objects(tools, "tools") or []):
         function = tool.get("function")
         where = f"tools[{index}].function"
@@ -55,10 +56,32 @@ def _functions(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 f"{where}.name must be text without white space, quotes, brackets and backslashes; got {shown(name)}",
                 param=f"{where}.name",
             )
-        if any(name == other["name"] for other in functions):
+        if name in taken:
             raise InvalidRequestError(f"{where}.name is taken: two tools are called {name!r}", param=f"{where}.name")
+        taken.add(name)
         functions.append(function)
     return functions
+
+
+def _read_all(functions: Sequence[dict[str, Any]]) -> list[Tool]:
+    """Until they are more than one grammar may hold: to check a schema takes a while."""
+    read: list[Tool] = []
+    size = 0
+    for index, function in enumerate(functions):
+        read.append(_read(index, function))
+        size += len(read[-1].name) + len(read[-1].schema)
+        check_size(size)
+    return read
+
+
+def check_size(characters: int) -> None:
+    """Raises InvalidRequestError: the tools of a request make a grammar that is too large."""
+    if characters > MAX_SOURCE:
+        raise InvalidRequestError(
+            f"the tools' names and parameters make a grammar of {characters:,} characters or more; at most "
+            f"{MAX_SOURCE:,} are allowed. Send fewer tools, or smaller schemas",
+            param="tools",
+        )
 
 
 def _read(index: int, function: dict[str, Any]) -> Tool:
@@ -90,6 +113,10 @@ def _schema(parameters: object, where: str, *, strict: bool) -> str:
         text = json.dumps(schema, allow_nan=False)
     except ValueError as error:  # a number that is none, or one with more digits than Python prints
         raise InvalidRequestError(f"{where} cannot be enforced: {error}", param=where) from error
+    if len(text) > MAX_SOURCE:  # it is not even looked at: that would take seconds, and be remembered
+        raise InvalidRequestError(
+            f"{where} has {len(text):,} characters; at most {MAX_SOURCE:,} are allowed", param=where
+        )
     problem = schema_problem(text)
     if problem is not None and not strict:
         text = json.dumps({**schema, "x-guidance": {**JSON_STYLE, "lenient": True}})
