@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -72,6 +73,18 @@ def test_a_summary_stands_for_reasoning_that_has_no_text() -> None:
     summary = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "Brief."}]}
     assert conversation(ASKED, summary, SAID).messages[1]["reasoning_content"] == "Brief."
     assert "reasoning_content" not in conversation(ASKED, {"type": "reasoning", "summary": []}, SAID).messages[1]
+
+
+def test_a_long_turn_takes_no_longer_than_its_items() -> None:
+    texts = [f"{index} " + "x" * 2000 for index in range(10_000)]
+    items = [{"type": "reasoning", "summary": [{"type": "summary_text", "text": text}]} for text in texts]
+    calls = [{**CALL, "call_id": f"call_{index}"} for index in range(10_000)]
+    turn = [item for pair in zip([SAID] * 10_000, calls, strict=True) for item in pair]
+    begun = time.process_time()
+    message = conversation(*items, *turn).messages[0]
+    assert time.process_time() - begun < 4
+    assert message["reasoning_content"] == "\n".join(texts)
+    assert len(message["content"]) == len(message["tool_calls"]) == 10_000
 
 
 def test_instructions_come_first_and_developer_is_a_systems_later_name() -> None:

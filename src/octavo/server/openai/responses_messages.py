@@ -53,6 +53,9 @@ class Conversation:
                 self._continue(placed.item)
             else:
                 _ADD[placed.item["type"]](self, placed.place, placed.item)
+        for message in self.messages:
+            if "reasoning_content" in message:
+                message["reasoning_content"] = "\n".join(message["reasoning_content"])
 
     def in_clients_words(self, error: ApiError, wording: Wording) -> ApiError:
         """The same error about items and fields that the client sent, instead of what the engine was given."""
@@ -105,9 +108,9 @@ class Conversation:
         if not text:
             return
         if _is_thought(last):
-            last["reasoning_content"] += "\n" + text
+            last["reasoning_content"].append(text)  # joined when all are there
         else:
-            self._begin(place, {"role": "assistant", "content": "", "reasoning_content": text})
+            self._begin(place, {"role": "assistant", "content": "", "reasoning_content": [text]})
 
     def _call(self, place: str, item: Item) -> None:
         if not self.messages or self.messages[-1]["role"] != "assistant":
@@ -147,11 +150,12 @@ def _is_thought(message: dict[str, Any]) -> bool:
 
 
 def _joined(first: Any, second: Any) -> str | list[dict[str, str]]:
-    """Both contents as parts of one, or the only one that holds anything."""
+    """Both contents as parts of one, or the only one that holds anything. ``first`` may be used up for it."""
     if not first or not second:
         return second or first or ""
-    both = [[{"type": "text", "text": each}] if isinstance(each, str) else each for each in (first, second)]
-    return [*both[0], *both[1]]
+    parts, more = ([{"type": "text", "text": each}] if isinstance(each, str) else each for each in (first, second))
+    parts.extend(more)
+    return parts
 
 
 def _content(parts: list[dict[str, Any]]) -> str | list[dict[str, str]]:
