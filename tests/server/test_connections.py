@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import time
 from collections.abc import Iterator
@@ -92,7 +93,9 @@ def test_headers_without_end_are_431(hasty: LiveServer) -> None:
 def test_what_is_not_http_is_400(hasty: LiveServer) -> None:
     connection = connect(hasty)
     connection.sendall(b"\x16\x03\x01 hello\r\n\r\n")
-    assert until_closed(connection)[0].startswith(b"HTTP/1.1 400 ")
+    head, _, body = until_closed(connection)[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
 
 
 def test_an_idle_connection_is_kept_for_a_while_and_then_closed(hasty: LiveServer) -> None:
@@ -150,3 +153,24 @@ def test_connections_too_many_get_an_answer_and_those_that_were_there_go_on(hast
         connection.sendall(b"GET /version HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         assert until_closed(connection)[0].startswith(b"HTTP/1.1 200 ")
     assert httpx.get(f"{hasty.url}/v1/models").status_code == 200
+
+
+async def test_whoever_hangs_up_ends_all_that_he_sent_at_once(hasty: LiveServer) -> None:
+    ask = Ask("/v1/completions", {"model": hasty.model, "prompt": "Once", "max_tokens": 1900, "ignore_eos": True})
+    exchange = await Exchange.begin(hasty.url, ask)
+    exchange._writer.write(ask.encoded("x"))
+    while not hasty.app.state.octavo.service.admission.num_under_way:
+        await asyncio.sleep(0.01)
+    exchange.hang_up()
+    await asyncio.to_thread(hasty.until_idle, within=5)
+
+
+@pytest.mark.parametrize("size", [7, 10_000])
+def test_an_offer_of_another_protocol_is_not_taken_and_its_body_is_read(hasty: LiveServer, size: int) -> None:
+    offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAMAAABk"}
+    sent = Ask("/v1/completions", {"model": hasty.model, "prompt": "Once", "max_tokens": 1}, offer).encoded("x")
+    connection = connect(hasty)
+    for begin in range(0, 2 * len(sent), size):
+        connection.sendall((sent * 2)[begin : begin + size])
+    got, _ = until_closed(connection)
+    assert got.count(b"HTTP/1.1 200 ") == 2 and got.count(b'"finish_reason":"length"') == 2
