@@ -119,7 +119,9 @@ def test_without_keys_nobody_is_an_admin_where_others_can_ask(live: LiveServer) 
         assert httpx.post(f"{server.url}/admin/cache/flush").status_code == 403
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://evil.example:PORT"])
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://evil.example:PORT", "http://["]
+)
 def test_a_page_of_another_site_can_do_nothing_without_keys(live: LiveServer, origin: str) -> None:
     """Not even by calling this machine by a name of its own: there ``Host`` and ``Origin`` agree."""
     port = live.url.rsplit(":", 1)[1]

@@ -65,7 +65,10 @@ class Access:
         origin = headers.get("origin")
         if origin is None or origin in self._origins or "*" in self._origins:
             return
-        site = urlsplit(origin)
+        try:
+            site = urlsplit(origin)
+        except ValueError:  # no address: it cannot be ours
+            site = urlsplit("")
         same = site.netloc == headers.get("host")
         if not same or (self._is_local and not is_loopback(site.hostname or "")):
             raise ApiError(
