@@ -60,6 +60,12 @@ class Envelope:
                 await call.close()
         except ClientGoneError:
             pass
+        except asyncio.CancelledError:  # by uvicorn alone, which ends so what outlasts a shutdown, and cuts it off then
+            ending = ApiError(ErrorKind.UNAVAILABLE, "the server is shutting down")
+            if call.status is None:
+                await error_response(HTTPConnection(scope), ending)(scope, receive, outgoing)
+            else:
+                call.error = ending.name
         except Exception as error:
             if not isinstance(error, ApiError):
                 log_failure(call, error)
