@@ -13,11 +13,13 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import Scope
 
 from octavo.async_engine import AsyncEngine
 from octavo.errors import EngineDeadError, InvalidRequestError, shown
 from octavo.server import admin, health, models, openapi
+from octavo.server.addresses import nothing_at
 from octavo.server.anthropic import messages
 from octavo.server.auth import Access
 from octavo.server.calls import Call, call_of
@@ -140,7 +142,8 @@ async def _failed(request: Request, error: Exception) -> Response:
 def _of_the_router(request: Request, error: ApiError, cause: BaseException | None) -> ApiError:
     path = shown(request.url.path)
     if error.kind is ErrorKind.NOT_FOUND:
-        return ApiError(error.kind, f"there is nothing at {path}")
+        known = [route.path for route in request.app.routes if isinstance(route, Route)]
+        return ApiError(error.kind, nothing_at(request.url.path, known))
     if error.kind is ErrorKind.METHOD_NOT_ALLOWED:
         return ApiError(error.kind, f"{path} does not take {request.method}")
     if error.kind is ErrorKind.INVALID_REQUEST:
