@@ -190,6 +190,9 @@ def test_what_is_accepted_without_effect_has_none(ask: Ask) -> None:
         "output_config": {"effort": "high"},
         "speed": "standard",
         "extra_headers": {"anthropic-version": "2099-01-01", "anthropic-beta": "a-thing-2099-01-01"},
-        "extra_body": {"container": None, "context_management": None},
+        "extra_body": {
+            "container": None,
+            "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        },
     }
     assert same(ask(TURNS, **fields), plain)

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, Tag
 from octavo.server.anthropic.fields import CacheControl, Citations, Words, by_type
 from octavo.server.validation import Body, unsupported
 
-_TEXT_ONLY = " (it runs text models, and no tools of its own)"
+_TEXT_ONLY = " (Octavo runs text models, and no tools of its own)"
 
 
 def _text_as_blocks(value: Any) -> Any:

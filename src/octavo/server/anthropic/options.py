@@ -125,6 +125,19 @@ class Metadata(Body):
     user_id: Annotated[str, Field(max_length=512)] | None = None
 
 
+class KeepThinking(Body):
+    """An edit that takes nothing away, which some clients send with every request."""
+
+    type: Literal["clear_thinking_20251015"]
+    keep: Literal["all"]
+
+
+class ContextManagement(Body):
+    """Edits of the conversation before the model sees it: those alone that change nothing."""
+
+    edits: list[KeepThinking] | None = None
+
+
 class Diagnostics(Body):
     previous_message_id: str | None = None
 

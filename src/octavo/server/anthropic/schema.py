@@ -14,6 +14,7 @@ from octavo.server.anthropic.fields import CacheControl, Unsupported, Words
 from octavo.server.anthropic.options import (
     AnyChoice,
     Choice,
+    ContextManagement,
     Diagnostics,
     JSONFormat,
     Metadata,
@@ -49,7 +50,7 @@ class CountTokensRequest(Body):
     output_format: JSONFormat | None = None
     cache_control: CacheControl | None = None
     speed: Literal["standard"] | None = None
-    context_management: Unsupported = None
+    context_management: ContextManagement | None = None
     mcp_servers: Unsupported = None
     thread: Any = None
 
