@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -197,6 +198,34 @@ def test_rendering_that_outlasts_the_deadline_begins_nothing(live: LiveServer, m
         body = {"model": server.model, **DIALECTS["/v1/chat/completions"]}
         assert httpx.post(f"{server.openai_url}/chat/completions", json=body).status_code == 504
         assert under_way(server) == 0
+
+
+def test_long_requests_take_turns_and_short_ones_wait_for_none_of_them(
+    live: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with live_server(live.engine, ServerConfig(shutdown_timeout=1)) as server, ThreadPoolExecutor(8) as clients:
+        service = server.app.state.octavo.service
+        prepare, may_go, most = service._prepare, threading.Event(), [0, 0]
+
+        def held(request: Any) -> Any:
+            if len(request.messages[0]["content"]) > 1000:
+                most[0] += 1
+                most[1] = max(most)
+                assert may_go.wait(20)
+                most[0] -= 1
+            return prepare(request)
+
+        def ask(content: str) -> int:
+            body = {"model": server.model, "max_tokens": 1, "messages": [{"role": "user", "content": content}]}
+            return httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60).status_code
+
+        monkeypatch.setattr(service, "_prepare", held)
+        long = [clients.submit(ask, "word " * 55_000) for _ in range(8)]
+        while under_way(server) < len(long):
+            time.sleep(0.01)
+        assert ask("Hi") == 200
+        may_go.set()
+        assert {each.result() for each in long} == {400} and most == [0, 1]
 
 
 def test_places_are_counted_by_answers_and_given_back_once() -> None:

@@ -30,6 +30,7 @@ class Call:
         request_id: ours; clients see it in a header and in errors, logs carry it.
         endpoint: the path.
         caller: ``None`` until the key was checked.
+        body_size: bytes of its body; 0 until that was read.
         entries: what it used: one for each prompt that was admitted.
         answers: what was begun for it, and ends with it.
         status: of the response; ``None`` before there is one.
@@ -42,6 +43,7 @@ class Call:
     request_id: str = field(default_factory=lambda: f"req_{uuid.uuid4().hex}")
     started: float = field(default_factory=time.monotonic)
     caller: Caller | None = None
+    body_size: int = 0
     entries: list[Entry] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     status: int | None = None

@@ -54,8 +54,9 @@ class Envelope:
         try:
             try:
                 self._admit(call, scope)
-                whole = _replayed(await self._body(scope, receive), receive)
-                await self._app(scope, whole, outgoing)
+                body = await self._body(scope, receive)
+                call.body_size = len(body)
+                await self._app(scope, _replayed(body, receive), outgoing)
             finally:
                 await call.close()
         except ClientGoneError:

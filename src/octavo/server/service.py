@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from octavo.async_engine import AsyncEngine
 from octavo.engine.intake import Prompt, as_prompt
@@ -22,6 +23,10 @@ from octavo.text.chat import RenderedChat
 from octavo.text.reply import ReplyParser
 
 Prepared: TypeAlias = tuple[Prompt, SamplingParams, list[ReplyParser]]
+_T = TypeVar("_T")
+_LONG = 256 * 1024
+"""Bytes of a request that takes more than a moment, and much memory, to be read: ten million characters take eight
+seconds to be tokenised, and a gigabyte."""
 
 
 class Service:
@@ -31,6 +36,7 @@ class Service:
         self.engine = engine
         self.ledger = Ledger()
         self._timeout = config.timeout
+        self._long = ThreadPoolExecutor(1, "octavo-long")
         self._under_way: set[str] = set()  # the engine's ids
         self._ending = False
         self.admission = Admission(
@@ -50,7 +56,7 @@ class Service:
     async def complete(self, call: Call, prompt: Prompt, sampling: SamplingParams) -> Answer:
         """Start completing a prompt: a text or token ids. Raises as :meth:`chat`."""
         parsers = [ReplyParser(tool_format=None, reasoning=False) for _ in range(sampling.n)]
-        return await self._start(call, sampling.n, lambda: (prompt, sampling, parsers))
+        return await self._start(call, sampling.n, lambda: (self._tokenised(prompt), sampling, parsers))
 
     async def end_all(self) -> None:
         """End every answer that is under way, each with an error, and begin none any more."""
@@ -58,19 +64,26 @@ class Service:
         for request_id in list(self._under_way):
             await self.engine.abort(request_id)
 
-    async def count_tokens(self, request: ChatRequest) -> int:
+    async def _aside(self, call: Call, work: Callable[[], _T]) -> _T:
+        """What ``work`` returns, from a thread. Long requests take turns there: all others wait for none of them, and
+        only one takes its memory at a time.
+        """
+        pool = self._long if call.body_size > _LONG else None
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
+
+    async def count_tokens(self, call: Call, request: ChatRequest) -> int:
         """How many tokens the prompt of ``request`` has.
 
         Raises:
             ApiError: it cannot be rendered.
         """
         try:
-            return len((await asyncio.to_thread(self._render, request)).prompt_token_ids)
+            return len((await self._aside(call, lambda: self._render(request))).prompt_token_ids)
         except Exception as error:
             raise as_api_error(error) from error
 
     def _prepare(self, request: ChatRequest) -> Prepared:
-        """On a worker thread: rendering and tokenising a long conversation takes milliseconds."""
+        """On a worker thread, as :meth:`_tokenised`: a long conversation takes milliseconds."""
         rendered = self._render(request)
         formats = self.engine.assembly.reply_format
         has_tools = bool(request.tools) and request.tool_choice != "none"
@@ -88,6 +101,11 @@ class Service:
         ]
         return as_prompt(rendered), sampling, parsers
 
+    def _tokenised(self, prompt: Prompt) -> Prompt:
+        if not isinstance(prompt, str):
+            return prompt
+        return {"prompt": prompt, "prompt_token_ids": self.engine.tokenizer.encode(prompt)}
+
     def _render(self, request: ChatRequest) -> RenderedChat:
         return self.engine.assembly.render(
             request.messages,
@@ -103,7 +121,7 @@ class Service:
         caller = call.caller or Caller()
         leave = self.admission.admit(caller, num_answers)
         try:
-            prompt, sampling, parsers = await asyncio.to_thread(prepare)
+            prompt, sampling, parsers = await self._aside(call, prepare)
             group = await self.engine.accept(
                 prompt, sampling, cache_salt=caller.cache_salt, timeout=self._time_left(call)
             )

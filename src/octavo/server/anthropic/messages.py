@@ -39,10 +39,10 @@ async def create_message(http: Request, server: Server, call: CurrentCall, body:
 
 
 @router.post("/v1/messages/count_tokens")
-async def count_tokens(http: Request, server: Server, body: CountTokensRequest) -> Response:
+async def count_tokens(http: Request, server: Server, call: CurrentCall, body: CountTokensRequest) -> Response:
     """How many tokens a prompt has: as many as a message's three figures of input together."""
     server.check_model(body.model)
-    return JSON({"input_tokens": await until_disconnect(http, _counted(server, body))})
+    return JSON({"input_tokens": await until_disconnect(http, _counted(server, call, body))})
 
 
 async def _started(server: Context, call: Call, body: MessagesRequest) -> Answer:
@@ -52,8 +52,8 @@ async def _started(server: Context, call: Call, body: MessagesRequest) -> Answer
         raise in_our_words(as_api_error(error), body) from error
 
 
-async def _counted(server: Context, body: CountTokensRequest) -> int:
+async def _counted(server: Context, call: Call, body: CountTokensRequest) -> int:
     try:
-        return await server.service.count_tokens(await asyncio.to_thread(body.chat_request))
+        return await server.service.count_tokens(call, await asyncio.to_thread(body.chat_request))
     except Exception as error:
         raise in_our_words(as_api_error(error), body) from error

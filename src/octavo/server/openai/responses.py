@@ -61,13 +61,13 @@ async def create_response(http: Request, server: Server, call: CurrentCall, body
 
 
 @router.post("/v1/responses/input_tokens")
-async def count_input_tokens(server: Server, call: CurrentCall, body: InputTokensBody) -> Response:
+async def count_input_tokens(http: Request, server: Server, call: CurrentCall, body: InputTokensBody) -> Response:
     """How many tokens the same request would have as its prompt."""
     if body.model is not None:
         server.check_model(body.model)
     turn = await turn_of(body, server.responses, _tenant(call))
     try:
-        count = await server.service.count_tokens(turn.request)
+        count = await until_disconnect(http, server.service.count_tokens(call, turn.request))
     except ApiError as error:
         raise turn.in_clients_words(error) from error
     return JSON({"object": "response.input_tokens", "input_tokens": count})
