@@ -13,6 +13,8 @@ from octavo.server.anthropic.fields import CacheControl, Citations, Words, by_ty
 from octavo.server.validation import Body, unsupported
 
 _TEXT_ONLY = " (Octavo runs text models, and no tools of its own)"
+_ON_REASONING = "no breakpoint can stand on reasoning; leave it out"
+_WITHIN = "no breakpoint can stand within a document or a search result; put it on the whole block"
 
 
 def _text_as_blocks(value: Any) -> Any:
@@ -35,6 +37,20 @@ Texts: TypeAlias = Annotated[
 """Text, or blocks of text."""
 
 
+class QuotedText(Body):
+    """Text of a document or a search result, which is one block to whoever marks it."""
+
+    type: Literal["text"]
+    text: Words
+    cache_control: Annotated[None, BeforeValidator(lambda value: _no_breakpoint(value, _WITHIN))] = None
+    citations: list[dict[str, Any]] | None = None
+
+
+QuotedTexts: TypeAlias = Annotated[
+    list[QuotedText], BeforeValidator(_text_as_blocks, json_schema_input_type=str | list[QuotedText])
+]
+
+
 class PlainTextSource(Body):
     type: Literal["text"]
     media_type: Literal["text/plain"]
@@ -43,7 +59,7 @@ class PlainTextSource(Body):
 
 class ContentSource(Body):
     type: Literal["content"]
-    content: Texts
+    content: QuotedTexts
 
 
 class DocumentBlock(Body):
@@ -68,7 +84,7 @@ class SearchResultBlock(Body):
     type: Literal["search_result"]
     source: str
     title: str
-    content: list[TextBlock]
+    content: list[QuotedText]
     citations: Citations | None = None
     cache_control: CacheControl | None = None
 
@@ -80,7 +96,7 @@ class SearchResultBlock(Body):
 class _Thought(Body):
     """Part of an assistant's reasoning, which no breakpoint can stand on."""
 
-    cache_control: Annotated[None, BeforeValidator(lambda value: _no_breakpoint(value))] = None
+    cache_control: Annotated[None, BeforeValidator(lambda value: _no_breakpoint(value, _ON_REASONING))] = None
 
 
 class ThinkingBlock(_Thought):
@@ -167,7 +183,7 @@ def _tagged(tag: str, about: dict[str, str | None], text: str) -> str:
     return "\n".join([f"<{tag}>", *lines, text, f"</{tag}>"])
 
 
-def _no_breakpoint(value: Any) -> Any:
+def _no_breakpoint(value: Any, why: str) -> Any:
     if value is not None:
-        raise unsupported("no breakpoint can stand on reasoning; leave it out")
+        raise unsupported(why)
     return value

@@ -51,7 +51,7 @@ Messages = Annotated[list[Message], Field(min_length=1, max_length=100_000)]
 
 
 @dataclass(slots=True)
-class _Turn:
+class Turn:
     """Messages of one role in a row. ``places``: where each block stands in the request; ``where``: the first one."""
 
     role: str
@@ -62,14 +62,28 @@ class _Turn:
     def add(self, blocks: Iterable[Block], where: str) -> None:
         for index, block in enumerate(blocks):
             self.blocks.append(block)
-            self.places.append(f"{where}.content[{index}]")
+            self.places.append(f"{where}[{index}]")
 
     def calls(self) -> list[ToolUseBlock]:
         return [block for block in self.blocks if isinstance(block, ToolUseBlock)]
 
+    def results(self) -> list[ToolResultBlock]:
+        return [block for block in self.blocks if isinstance(block, ToolResultBlock)]
 
-def template_messages(messages: Sequence[Message], system: Sequence[TextBlock]) -> list[dict[str, Any]]:
-    """Messages for :class:`octavo.server.requests.ChatRequest`, with the system text first.
+    def messages(self) -> list[dict[str, Any]]:
+        """As chat templates have it: each result is a message of its own, and what is said behind them another."""
+        if self.role == "assistant":
+            return [_assistant(self.blocks)]
+        said = [shown_text(b) for b in self.blocks if isinstance(b, (TextBlock, DocumentBlock, SearchResultBlock))]
+        results = [
+            {"role": "tool", "tool_call_id": result.tool_use_id, "content": _content(result.texts())}
+            for result in self.results()
+        ]
+        return [*results, *([{"role": self.role, "content": _content(said)}] if said else [])]
+
+
+def joined_turns(messages: Sequence[Message], system: Sequence[TextBlock]) -> list[Turn]:
+    """A conversation with the system text first, to be written with :meth:`Turn.messages`.
 
     An assistant's message at the end is continued, so an empty one is as good as none.
 
@@ -80,16 +94,18 @@ def template_messages(messages: Sequence[Message], system: Sequence[TextBlock]) 
     turns = _turns(messages)
     _check(turns)
     if system:
-        opening = _Turn("system", "system")
+        opening = Turn("system", "system")
         opening.add(system, "system")
         if turns[0].role == "system":  # one system message, as templates want it
-            opening.add(turns.pop(0).blocks, "")
+            said = turns.pop(0)
+            opening.blocks += said.blocks
+            opening.places += said.places
         turns.insert(0, opening)
-    return [message for turn in turns for message in _written(turn)]
+    return turns
 
 
-def _turns(messages: Sequence[Message]) -> list[_Turn]:
-    turns: list[_Turn] = []
+def _turns(messages: Sequence[Message]) -> list[Turn]:
+    turns: list[Turn] = []
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
         empty_end = index == len(messages) - 1 and message.role == "assistant"
@@ -100,12 +116,12 @@ def _turns(messages: Sequence[Message]) -> list[_Turn]:
                 f"{where}.content must not be empty, but in an assistant's message at the end", f"{where}.content"
             )
         if not turns or turns[-1].role != message.role:
-            turns.append(_Turn(message.role, where))
-        turns[-1].add(message.content, where)
+            turns.append(Turn(message.role, where))
+        turns[-1].add(message.content, f"{where}.content")
     return turns
 
 
-def _check(turns: Sequence[_Turn]) -> None:
+def _check(turns: Sequence[Turn]) -> None:
     speaking = next((turn for turn in turns if turn.role != "system"), None)
     if speaking is None or speaking.role != "user":
         where = speaking.where if speaking else "messages"
@@ -126,13 +142,13 @@ def _check(turns: Sequence[_Turn]) -> None:
         )
 
 
-def _check_kinds(turn: _Turn) -> None:
+def _check_kinds(turn: Turn) -> None:
     for block, place in zip(turn.blocks, turn.places, strict=True):
         if not isinstance(block, KINDS[turn.role]):
             raise invalid(f"{place}: no {block.type} block can stand in a message of the role {turn.role}", place)
 
 
-def _check_calls(turn: _Turn, known: set[str]) -> None:
+def _check_calls(turn: Turn, known: set[str]) -> None:
     for block, place in zip(turn.blocks, turn.places, strict=True):
         if isinstance(block, ToolUseBlock):
             plain(block.input, f"{place}.input", WRAPPED)
@@ -141,7 +157,7 @@ def _check_calls(turn: _Turn, known: set[str]) -> None:
             known.add(block.id)
 
 
-def _check_results(turn: _Turn, expected: Sequence[ToolUseBlock]) -> None:
+def _check_results(turn: Turn, expected: Sequence[ToolUseBlock]) -> None:
     """Every call of the turn before has one result, and results come before anything else."""
     open_ids = dict.fromkeys(call.id for call in expected)
     others = False
@@ -168,15 +184,6 @@ def _unanswered(where: str, ids: Sequence[str]) -> Exception:
         + ", ".join(ids),
         where,
     )
-
-
-def _written(turn: _Turn) -> list[dict[str, Any]]:
-    if turn.role == "assistant":
-        return [_assistant(turn.blocks)]
-    results = [block for block in turn.blocks if isinstance(block, ToolResultBlock)]
-    said = [shown_text(b) for b in turn.blocks if isinstance(b, (TextBlock, DocumentBlock, SearchResultBlock))]
-    messages = [{"role": "tool", "tool_call_id": r.tool_use_id, "content": _content(r.texts())} for r in results]
-    return [*messages, *([{"role": turn.role, "content": _content(said)}] if said else [])]
 
 
 def _assistant(blocks: Sequence[Block]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field
 
+from octavo.server.prompt_cache.caching import FIVE_MINUTES, HOUR
 from octavo.server.validation import Body, unsupported
 
 WRAPPED = 5
@@ -20,6 +21,11 @@ class CacheControl(Body):
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
+
+    @property
+    def seconds(self) -> int:
+        """How long what it marks is to be kept."""
+        return HOUR if self.ttl == "1h" else FIVE_MINUTES
 
 
 class Citations(Body):

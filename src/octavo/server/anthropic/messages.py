@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from octavo.server.answers import Answer
+from octavo.server.anthropic.diagnostics import compared
 from octavo.server.anthropic.errors import error_frame
 from octavo.server.anthropic.reply import whole_message
 from octavo.server.anthropic.schema import CountTokensRequest, MessagesRequest
@@ -26,14 +27,15 @@ async def create_message(http: Request, server: Server, call: CurrentCall, body:
     """Answer a conversation, whole or as server-sent events."""
     server.check_model(body.model)
     answer = await until_disconnect(http, _started(server, call, body))
+    diagnostics = await compared(server.service.history, answer.record, body.diagnostics)
     if body.stream:
         return EventStream(
             [answer],
-            message_frames(answer, body, call),
+            message_frames(answer, body, call, diagnostics),
             lambda error: error_frame(in_our_words(error, body), call.request_id),
         )
     try:
-        return JSON(await until_disconnect(http, whole_message(answer, body, call)))
+        return JSON(await until_disconnect(http, whole_message(answer, body, call, diagnostics)))
     finally:
         await answer.close()
 
@@ -47,7 +49,7 @@ async def count_tokens(http: Request, server: Server, call: CurrentCall, body: C
 
 async def _started(server: Context, call: Call, body: MessagesRequest) -> Answer:
     try:
-        return await server.service.chat(call, await asyncio.to_thread(body.chat_request))
+        return await server.service.chat(call, body.model, await asyncio.to_thread(body.chat_request))
     except Exception as error:
         raise in_our_words(as_api_error(error), body) from error
 

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from octavo.server.answers import Answer, Increment
+from octavo.server.anthropic.diagnostics import Diagnostics
 from octavo.server.anthropic.schema import MessagesRequest
 from octavo.server.calls import Call
 from octavo.text.reply_parts import Reasoning, ReplyPart, Text, ToolArguments, ToolCallStart, joined
@@ -17,7 +18,7 @@ STOP_REASONS = {"stop": "end_turn", "stop_sequence": "stop_sequence", "tool_call
 Content = dict[str, Any]
 
 
-async def whole_message(answer: Answer, body: MessagesRequest, call: Call) -> dict[str, Any]:
+async def whole_message(answer: Answer, body: MessagesRequest, call: Call, diagnostics: Diagnostics) -> dict[str, Any]:
     """The answer to its end.
 
     Raises:
@@ -32,13 +33,13 @@ async def whole_message(answer: Answer, body: MessagesRequest, call: Call) -> di
     parts = joined(pieces)
     arguments = next((part.text for part in reversed(parts) if isinstance(part, ToolArguments)), "")
     return {
-        **empty_message(answer, body, call),
+        **empty_message(answer, body, call, diagnostics),
         "content": content_blocks(parts, hides_thinking=body.hides_thinking),
         **stop_fields(last, arguments),
     }
 
 
-def empty_message(answer: Answer, body: MessagesRequest, call: Call) -> dict[str, Any]:
+def empty_message(answer: Answer, body: MessagesRequest, call: Call, diagnostics: Diagnostics) -> dict[str, Any]:
     """The message before anything of it is known but what its prompt used."""
     return {
         "id": f"msg_{call.request_id.removeprefix('req_')}",
@@ -49,6 +50,7 @@ def empty_message(answer: Answer, body: MessagesRequest, call: Call) -> dict[str
         "stop_reason": None,
         "stop_sequence": None,
         "usage": {**answer.usage.anthropic(), "service_tier": "standard"},
+        "diagnostics": diagnostics,
     }
 
 

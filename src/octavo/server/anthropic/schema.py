@@ -8,7 +8,8 @@ from pydantic import Field
 
 from octavo.engine.sampling_params import MAX_STOP_STRINGS, SamplingParams
 from octavo.server.anthropic.blocks import Texts
-from octavo.server.anthropic.conversation import Messages, template_messages
+from octavo.server.anthropic.breakpoints import wanted_caching
+from octavo.server.anthropic.conversation import Messages, joined_turns
 from octavo.server.anthropic.errors import THREAD_UNSUPPORTED
 from octavo.server.anthropic.fields import CacheControl, Unsupported, Words
 from octavo.server.anthropic.options import (
@@ -70,7 +71,8 @@ class CountTokensRequest(Body):
                 code=THREAD_UNSUPPORTED,
             )
         tools = self.tools or []
-        messages = template_messages(self.messages, self.system or [])
+        turns = joined_turns(self.messages, self.system or [])
+        messages = [message for turn in turns for message in turn.messages()]
         return ChatRequest(
             messages=messages,
             sampling=sampling,
@@ -79,6 +81,7 @@ class CountTokensRequest(Body):
             parallel_tool_calls=not self._one_call,
             output=self._output(is_continued=messages[-1]["role"] == "assistant"),
             template_kwargs=self._template_kwargs,
+            caching=wanted_caching(tools, turns, self.cache_control),
         )
 
     @property

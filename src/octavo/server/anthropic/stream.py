@@ -7,6 +7,7 @@ from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from octavo.server.answers import Answer, Increment
+from octavo.server.anthropic.diagnostics import Diagnostics
 from octavo.server.anthropic.reply import empty_message, opened_block, stop_fields
 from octavo.server.anthropic.schema import MessagesRequest
 from octavo.server.calls import Call
@@ -24,9 +25,11 @@ _DELTAS = {
 }
 
 
-async def message_frames(answer: Answer, body: MessagesRequest, call: Call) -> AsyncIterator[bytes]:
+async def message_frames(
+    answer: Answer, body: MessagesRequest, call: Call, diagnostics: Diagnostics
+) -> AsyncIterator[bytes]:
     """Frames for :class:`octavo.server.streaming.EventStream`; what one step of the engine brought is one of them."""
-    yield _start(empty_message(answer, body, call)) + _PING
+    yield _start(empty_message(answer, body, call, diagnostics)) + _PING
     blocks = BlockWriter(hides_thinking=body.hides_thinking)
     last: Increment | None = None
     async for news in answer.increments():
