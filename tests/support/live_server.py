@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -88,10 +88,11 @@ def live_server(
     *,
     keys: KeyRing | None = None,
     tracing: Tracing | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[LiveServer]:
     """Serve ``engine``, which stays the caller's, until the block ends; on a free port, whatever ``config`` says."""
     settings = replace(config or ServerConfig(shutdown_timeout=_GRACE), port=0)
-    app = create_app(engine, settings, keys=keys, tracing=tracing)
+    app = create_app(engine, settings, keys=keys, tracing=tracing, clock=clock)
     is_ready = threading.Event()
     server = Server(app, is_ready.set)
     with listen(settings) as listener:

@@ -31,6 +31,7 @@ class Call:
         endpoint: the path.
         caller: ``None`` until the key was checked.
         body_size: bytes of its body; 0 until that was read.
+        cache_key: under what the client wants it counted; see ``prompt_cache_key`` of OpenAI's APIs.
         entries: what it used: one for each prompt that was admitted.
         answers: what was begun for it, and ends with it.
         status: of the response; ``None`` before there is one.
@@ -44,6 +45,7 @@ class Call:
     started: float = field(default_factory=time.monotonic)
     caller: Caller | None = None
     body_size: int = 0
+    cache_key: str | None = None
     entries: list[Entry] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     status: int | None = None

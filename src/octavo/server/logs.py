@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line on stderr. Nothing of prompts, answers or keys is ever in one."""
+"""Logs: one JSON object a line on stderr. Nothing of prompts, answers or API keys is ever in one."""
 
 from __future__ import annotations
 
@@ -123,6 +123,7 @@ def _usage_fields(call: Call, model: str) -> dict[str, Any]:
     to_first_token = first.time_to_first_token
     return {
         "model": model,
+        "cache_key": call.cache_key,
         "prompt_tokens": usage.prompt_tokens,
         "cached_tokens": usage.cached_tokens,
         "output_tokens": usage.output_tokens,

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from octavo.engine.sampling_params import MAX_LOGPROBS
 from octavo.server.errors import invalid
-from octavo.server.openai.fields import TEXT_ONLY, CacheOptions, Metadata, Short, refused
+from octavo.server.openai.fields import TEXT_ONLY, Metadata, Short, refused
 from octavo.server.openai.formats import JsonObjectFormat, JsonSchemaFormat, ResponseFormat, wanted_output
 from octavo.server.openai.messages import Message, template_messages
 from octavo.server.openai.sampling import SamplingBody, at_most_once
@@ -40,9 +40,6 @@ class ChatCompletionRequest(SamplingBody):
     store: bool | None = None
     metadata: Metadata | None = None
     safety_identifier: Short | None = None
-    prompt_cache_key: Short | None = None
-    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
-    prompt_cache_options: CacheOptions | None = None
 
     audio: Annotated[None, refused(TEXT_ONLY)] = None
     prediction: Annotated[None, refused("Predicted outputs are not used")] = None
@@ -63,17 +60,19 @@ class ChatCompletionRequest(SamplingBody):
             raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
         tools = self.tools or []
         choice = chosen(self.tool_choice, [tool.function.name for tool in tools])
+        messages, shown_tools = template_messages(self.messages), template_tools(tools)
         return ChatRequest(
-            messages=template_messages(self.messages),
+            messages=messages,
             sampling=self.sampling_params(
                 max_tokens=max_tokens, logprobs=(self.top_logprobs or 0) if self.logprobs else None
             ),
-            tools=template_tools(tools),
+            tools=shown_tools,
             tool_choice=choice.tool_choice,
             allowed_tools=choice.allowed_tools,
             parallel_tool_calls=self.parallel_tool_calls is not False,
             output=wanted_output(self.response_format, self.structured_outputs),
             template_kwargs=self._template_kwargs(),
+            caching=self.caching(messages, shown_tools),
         )
 
     def _template_kwargs(self) -> dict[str, Any]:

@@ -82,11 +82,6 @@ class TextPart(Markable):
     text: Words
 
 
-class CacheOptions(Body):
-    mode: Literal["implicit", "explicit"] | None = None
-    ttl: Literal["30m", "12h"] | None = None
-
-
 class StreamOptions(Body):
     """``include_obfuscation`` has no effect: frames are as long as what they say."""
 

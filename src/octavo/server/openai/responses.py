@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -9,12 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from octavo.server.calls import Call, Caller
-from octavo.server.context import CurrentCall, Server
+from octavo.server.context import Context, CurrentCall, Server
 from octavo.server.errors import ApiError, invalid
+from octavo.server.openai.responses_diagnosis import diagnosed
 from octavo.server.openai.responses_reply import ResponseReply
 from octavo.server.openai.responses_request import conversation_items, turn_of
 from octavo.server.openai.responses_schema import InputTokensBody, ResponseBody
 from octavo.server.openai.responses_store import StoredResponse
+from octavo.server.prompt_cache.history import Record
 from octavo.server.streaming import JSON, EventStream, until_disconnect
 
 router = APIRouter()
@@ -44,8 +47,9 @@ async def create_response(http: Request, server: Server, call: CurrentCall, body
     server.check_model(body.model)
     tenant = _tenant(call)
     turn = await turn_of(body, server.responses, tenant)
+    compared = _compared(server, tenant, body)  # before this request can push it out
     try:
-        answer = await until_disconnect(http, server.service.chat(call, turn.request))
+        answer = await until_disconnect(http, server.service.chat(call, body.model, turn.request))
     except ApiError as error:
         raise turn.in_clients_words(error) from error
 
@@ -54,7 +58,8 @@ async def create_response(http: Request, server: Server, call: CurrentCall, body
             server.responses.put(tenant, StoredResponse.of(response, turn.items))
 
     response_id = "resp_" + call.request_id.removeprefix("req_")
-    reply = ResponseReply(response_id, body, answer, server.engine.tokenizer, keep)
+    diagnosis = None if compared is None else await asyncio.to_thread(diagnosed, *compared, answer.record)
+    reply = ResponseReply(response_id, body, answer, server.engine.tokenizer, keep, diagnosis)
     if body.stream:
         return EventStream([answer], reply.frames(), reply.failed)
     return JSON(await until_disconnect(http, reply.collect()))
@@ -115,6 +120,14 @@ async def list_input_items(
             "has_more": begin + len(page) < len(items),
         }
     )
+
+
+def _compared(server: Context, tenant: str, body: ResponseBody) -> tuple[Record | None, bool] | None:
+    """What is known of the response that this one is to be compared with, and whether it is stored."""
+    name = body.compared_with
+    if name is None:
+        return None
+    return server.service.history.find(tenant, name), server.responses.has(tenant, name)
 
 
 def _tenant(call: Call) -> str:

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
-from octavo.server.openai.fields import CacheBreakpoint, refused, text_or_list, told_apart
+from octavo.server.openai.fields import Markable, refused, text_or_list, told_apart
 from octavo.server.validation import Body
+from octavo.text.messages import CACHE_MARKERS
 
 Item = dict[str, Any]
 """An item in the form in which SDKs read it: every one has an ``id``, and content is a list of parts."""
@@ -17,10 +18,9 @@ _ID = Annotated[str, Field(min_length=1, max_length=256)]
 _Status = Literal["in_progress", "completed", "incomplete"] | None
 
 
-class InputText(Body):
+class InputText(Markable):
     type: Literal["input_text"]
     text: str
-    prompt_cache_breakpoint: CacheBreakpoint | None = None
 
 
 class OutputText(Body):
@@ -68,8 +68,7 @@ class Message(Body):
 
     def item(self) -> Item:
         kind = "output_text" if self.role == "assistant" else "input_text"
-        content = [_part(kind, text) for text in _texts(self.content)]
-        return {**_head(self, "msg"), "role": self.role, "content": content}
+        return {**_head(self, "msg"), "role": self.role, "content": _parts(kind, self.content)}
 
 
 class FunctionCall(Body):
@@ -92,8 +91,8 @@ class FunctionCallOutput(Body):
     status: _Status = None
 
     def item(self) -> Item:
-        texts = self.output if isinstance(self.output, str) else [_part("input_text", t) for t in _texts(self.output)]
-        return {**_head(self, "fco"), "call_id": self.call_id, "output": texts}
+        output = self.output if isinstance(self.output, str) else _parts("input_text", self.output)
+        return {**_head(self, "fco"), "call_id": self.call_id, "output": output}
 
 
 class Reasoning(Body):
@@ -158,11 +157,21 @@ def _head(item: Message | FunctionCall | FunctionCallOutput | Reasoning, prefix:
     return {"id": item.id or new_id(prefix), "type": item.type or "message", "status": item.status or "completed"}
 
 
+def cache_markers(carrier: dict[str, Any]) -> dict[str, Any]:
+    """The breakpoints that something carries, which stay on it while the conversation is kept."""
+    return {name: carrier[name] for name in CACHE_MARKERS if name in carrier}
+
+
+def _parts(kind: str, content: str | list[Any]) -> list[dict[str, Any]]:
+    if isinstance(content, str):
+        return [_part(kind, content)]
+    return [
+        _part(kind, part.refusal)
+        if isinstance(part, Refusal)
+        else {**_part(kind, part.text), **cache_markers(part.model_dump(exclude_none=True))}
+        for part in content
+    ]
+
+
 def _part(kind: str, text: str) -> dict[str, Any]:
     return {"type": kind, "text": text, "annotations": []} if kind == "output_text" else {"type": kind, "text": text}
-
-
-def _texts(content: str | list[Any]) -> list[str]:
-    if isinstance(content, str):
-        return [content]
-    return [part.refusal if isinstance(part, Refusal) else part.text for part in content]

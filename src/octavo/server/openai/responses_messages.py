@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from octavo.server.errors import ApiError, invalid
-from octavo.server.openai.responses_items import Item
+from octavo.server.openai.responses_items import Item, cache_markers
 from octavo.server.openai.wording import Wording
 
 
@@ -93,14 +93,15 @@ class Conversation:
         self._places.append(_Place(place))
 
     def _message(self, place: str, item: Item) -> None:
-        content = _content(item["content"])
+        said = _said(item["content"])
         role = "system" if item["role"] == "developer" else item["role"]  # the later name of the same
         last = self.messages[-1] if self.messages else {}
         if role == "assistant" and (_is_thought(last) or "tool_calls" in last):
-            last["content"] = _joined(last["content"], content)
+            last["content"] = _joined(last["content"], said.pop("content"))
+            last.update(said)
             self._places[-1].message = place
         else:
-            self._begin(place, {"role": role, "content": content})
+            self._begin(place, {"role": role, **said})
 
     def _reasoning(self, place: str, item: Item) -> None:
         text = "\n".join(part["text"] for part in item["content"] or item["summary"])
@@ -130,8 +131,8 @@ class Conversation:
                 f"{place}.call_id: no function_call before it has the call_id {call_id!r}", f"{place}.call_id"
             )
         output = item["output"]
-        content = output if isinstance(output, str) else _content(output)
-        self._begin(place, {"role": "tool", "tool_call_id": call_id, "name": self._names[call_id], "content": content})
+        said = {"content": output} if isinstance(output, str) else _said(output)
+        self._begin(place, {"role": "tool", "tool_call_id": call_id, "name": self._names[call_id], **said})
 
 
 _ADD = {
@@ -149,7 +150,7 @@ def _is_thought(message: dict[str, Any]) -> bool:
     return "reasoning_content" in message and not message["content"] and "tool_calls" not in message
 
 
-def _joined(first: Any, second: Any) -> str | list[dict[str, str]]:
+def _joined(first: Any, second: Any) -> str | list[dict[str, Any]]:
     """Both contents as parts of one, or the only one that holds anything. ``first`` may be used up for it."""
     if not first or not second:
         return second or first or ""
@@ -158,7 +159,8 @@ def _joined(first: Any, second: Any) -> str | list[dict[str, str]]:
     return parts
 
 
-def _content(parts: list[dict[str, Any]]) -> str | list[dict[str, str]]:
+def _said(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """``content``, and beside it the breakpoints of what is not a list of parts."""
     if len(parts) == 1:
-        return str(parts[0]["text"])
-    return [{"type": "text", "text": part["text"]} for part in parts]
+        return {"content": parts[0]["text"], **cache_markers(parts[0])}
+    return {"content": [{"type": "text", "text": part["text"], **cache_markers(part)} for part in parts]}

@@ -20,6 +20,7 @@ class ResponseReply:
 
     Args:
         keep: given the response when it is complete, before the client is told so.
+        diagnosis: of its use of the cache, if that was asked for.
     """
 
     def __init__(
@@ -29,10 +30,14 @@ class ResponseReply:
         answer: Answer,
         tokenizer: Tokenizer,
         keep: Callable[[dict[str, Any]], None],
+        diagnosis: dict[str, Any] | None = None,
     ) -> None:
         self._answer = answer
         self._keep = keep
         self._settings = {"id": response_id, "object": "response", "created_at": int(time.time()), **_settings(body)}
+        if diagnosis is not None:
+            self._settings["prompt_cache_diagnostics"] = diagnosis
+        self._says = not body.prewarms
         self._frames = EventFrames()
         events = self._frames if body.stream else NoEvents()
         self._output = ResponseOutput(events, tokenizer, (body.top_logprobs or 0) if body.wants_logprobs else None)
@@ -76,6 +81,8 @@ class ResponseReply:
         return self._frames.take()
 
     def _add(self, news: list[Increment]) -> None:
+        if not self._says:
+            return
         for increment in news:
             self._output.add(increment)
             if increment.finish is not None:
@@ -118,7 +125,7 @@ def _settings(body: ResponseBody) -> dict[str, Any]:
     """What was asked for, with the defaults that were taken."""
     text = body.text
     chosen = None if text is None or text.format is None else text.format.model_dump(by_alias=True)
-    choice = body.tool_choice or "auto"
+    choice, retention = body.tool_choice or "auto", body.prompt_cache_retention
     return {
         "model": body.model,
         "instructions": body.instructions,
@@ -144,11 +151,13 @@ def _settings(body: ResponseBody) -> dict[str, Any]:
         "user": body.user,
         "safety_identifier": body.safety_identifier,
         "prompt_cache_key": body.prompt_cache_key,
-        "prompt_cache_retention": body.prompt_cache_retention,
+        "prompt_cache_retention": "in_memory" if retention == "in-memory" else retention,
         "prompt_cache_options": _cache_options(body),
     }
 
 
-def _cache_options(body: ResponseBody) -> dict[str, Any] | None:
-    options = body.prompt_cache_options
-    return None if options is None else {"mode": options.mode or "implicit", "ttl": options.ttl or "30m"}
+def _cache_options(body: ResponseBody) -> dict[str, Any]:
+    options: dict[str, Any] = {"mode": body.cache_mode, "ttl": body.cache_ttl}
+    if body.compared_with is not None:
+        options["comparison_response_id"] = body.compared_with
+    return options

@@ -25,6 +25,7 @@ from octavo.server.openai.responses_schema import (
 from octavo.server.openai.responses_store import ResponseStore, StoredResponse
 from octavo.server.openai.tools import Choice, chosen
 from octavo.server.openai.wording import Wording, output_fields
+from octavo.server.prompt_cache.caching import Caching
 from octavo.server.requests import ChatRequest
 from octavo.text.grammar import StructuredOutputsParams
 
@@ -151,6 +152,7 @@ def _chat_request(body: PromptBody, conversation: Conversation) -> ChatRequest:
         parallel_tool_calls=body.parallel_tool_calls is not False,
         output=_output(body),
         template_kwargs=_template_kwargs(body),
+        caching=body.caching(conversation.messages) if isinstance(body, ResponseBody) else Caching(),
     )
 
 
@@ -172,7 +174,7 @@ def _named(tool: NamedTool) -> tools.NamedTool:
 
 def _sampling(body: ResponseBody) -> SamplingParams:
     return SamplingParams(
-        max_tokens=body.max_output_tokens,
+        max_tokens=0 if body.prewarms else body.max_output_tokens,
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=1.0 if body.top_p is None else body.top_p,
         logprobs=(body.top_logprobs or 0) if body.wants_logprobs else None,

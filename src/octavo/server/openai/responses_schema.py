@@ -9,13 +9,8 @@ from pydantic import AfterValidator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from octavo.engine.sampling_params import MAX_LOGPROBS
-from octavo.server.openai.fields import (
-    CacheOptions,
-    Metadata,
-    Short,
-    refused,
-    told_apart,
-)
+from octavo.server.openai.caching import CacheOptions, CachingBody
+from octavo.server.openai.fields import Metadata, refused, told_apart
 from octavo.server.openai.formats import JsonObjectFormat, TextFormat
 from octavo.server.openai.responses_items import Input
 from octavo.server.openai.tools import choice_form
@@ -114,7 +109,16 @@ class InputTokensBody(PromptBody):
     model: str | None = None
 
 
-class ResponseBody(PromptBody):
+class ResponseCacheOptions(CacheOptions):
+    """``comparison_response_id``: what this response's use of the cache is to be explained by. ``prewarm``: compute the
+    prompt, so that it is cached, and answer nothing.
+    """
+
+    comparison_response_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    prewarm: bool | None = None
+
+
+class ResponseBody(CachingBody, PromptBody):
     """``POST /v1/responses``."""
 
     model: str
@@ -133,11 +137,19 @@ class ResponseBody(PromptBody):
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
     user: str | None = None
     safety_identifier: Annotated[str, Field(max_length=128)] | None = None
-    prompt_cache_key: Short | None = None
-    prompt_cache_options: CacheOptions | None = None
-    prompt_cache_retention: Literal["in_memory", "24h"] | None = None
+    prompt_cache_options: ResponseCacheOptions | None = None
 
     @property
     def wants_logprobs(self) -> bool:
         """Asked for by name, or by asking for alternatives."""
         return bool(self.top_logprobs) or "message.output_text.logprobs" in (self.include or [])
+
+    @property
+    def prewarms(self) -> bool:
+        """Whether the prompt is computed and nothing answered."""
+        return self.prompt_cache_options is not None and bool(self.prompt_cache_options.prewarm)
+
+    @property
+    def compared_with(self) -> str | None:
+        """The response that its use of the cache is compared with."""
+        return None if self.prompt_cache_options is None else self.prompt_cache_options.comparison_response_id

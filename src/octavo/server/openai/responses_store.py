@@ -87,6 +87,10 @@ class ResponseStore:
             raise ApiError(ErrorKind.NOT_FOUND, f"there is no response {response_id!r}", code="response_not_found")
         return response
 
+    def has(self, tenant: str, response_id: str) -> bool:
+        """Whether :meth:`get` would find it."""
+        return response_id in self._shelf(tenant).responses
+
     def delete(self, tenant: str, response_id: str) -> None:
         """Forget a response. What goes on with it cannot be gone on with any more. Raises as :meth:`get`."""
         self.get(tenant, response_id)

@@ -9,9 +9,9 @@ from pydantic import Field, Tag
 from octavo.engine.sampling_params import SamplingParams
 from octavo.errors import shown
 from octavo.server.errors import invalid
+from octavo.server.openai.caching import CachingBody
 from octavo.server.openai.fields import StreamOptions, refused, text_or_list, told_apart
 from octavo.server.openai.formats import StructuredOutputs
-from octavo.server.validation import Body
 
 MAX_STOPS, MAX_STOP_TOKENS = 4, 1024
 _Words = Annotated[str, Field(min_length=1)]
@@ -22,7 +22,7 @@ _Stop = Annotated[
 _TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 
 
-class SamplingBody(Body):
+class SamplingBody(CachingBody):
     """Base of both requests. What is ``null`` is not given; see :class:`octavo.SamplingParams` for what they mean."""
 
     model: str
