@@ -29,7 +29,7 @@ def test_a_block_takes_no_attribute_nobody_declared():
         Block(1).colour = "red"
 
 
-@given(st.lists(st.tuples(st.sampled_from(["append", "prepend", "popleft", "remove"]), st.integers(0, 9))))
+@given(st.lists(st.tuples(st.sampled_from(["append", "prepend", "popleft", "take", "remove"]), st.integers(0, 9))))
 def test_the_free_queue_behaves_like_a_list(operations):
     blocks = [Block(block_id) for block_id in range(10)]
     queue, model = FreeBlockQueue(), []
@@ -38,6 +38,10 @@ def test_the_free_queue_behaves_like_a_list(operations):
         if operation == "popleft":
             if model:
                 assert queue.popleft() is model.pop(0)
+        elif operation == "take":
+            taken = model[: block_id // 2]
+            assert queue.take(block_id // 2) == taken
+            del model[: len(taken)]
         elif operation == "remove":
             if block in model:
                 queue.remove(block)
@@ -53,11 +57,13 @@ def test_the_free_queue_refuses_what_would_break_its_links():
     queue, block = FreeBlockQueue(), Block(1)
     with pytest.raises(BlockError, match="no free block"):
         queue.popleft()
-    with pytest.raises(BlockError, match="not in the free queue"):
+    with pytest.raises(BlockError, match="not in this queue"):
         queue.remove(block)
     queue.append(block)
     with pytest.raises(BlockError, match="already"):
         queue.append(block)
     with pytest.raises(BlockError, match="already"):
         queue.prepend(block)
+    with pytest.raises(BlockError, match="not in this queue"):
+        FreeBlockQueue().remove(block)
     assert list(queue) == [block]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-import octavo.kv.manager
 import octavo.kv.prefix
+import octavo.kv.publishing
 import octavo.kv.sequence
 from octavo.kv.block import BlockError
 from octavo.kv.hashing import BlockHash
-from octavo.kv.manager import Allocation, KVCacheManager, PrefixHit
+from octavo.kv.hit import PrefixHit
+from octavo.kv.manager import Allocation, KVCacheManager
 from octavo.kv.sequence import SequenceBlocks
 
 ROOT = BlockHash(bytes(32))
@@ -68,9 +69,10 @@ def test_a_hit_covers_at_most_all_tokens_but_the_last(length):
     tokens = list(range(length))
     first, _ = run(manager, tokens)
     second, hit_tokens = run(manager, tokens)
-    assert hit_tokens == (length - 1) // SIZE * SIZE
+    # The full blocks, and of a last one that is full all but its last token.
+    assert hit_tokens == (length - 1 if length % SIZE == 0 else length // SIZE * SIZE)
     finish(manager, first, second, publish_tail=True)
-    assert run(manager, tokens)[1] <= length - 1
+    assert run(manager, tokens)[1] == length - 1
 
 
 def test_after_a_full_hit_the_shared_last_block_is_not_written():
@@ -79,10 +81,10 @@ def test_after_a_full_hit_the_shared_last_block_is_not_written():
     first, _ = run(manager, tokens)
     second = manager.new_sequence(list(tokens), ROOT)
     hit, allocation = admit(manager, second)
-    assert hit.num_tokens == 2 * SIZE
+    assert hit.num_tokens == 3 * SIZE - 1
     written = second.block_ids[0][2]
     assert written not in first.block_ids[0]
-    assert allocation.copies == [(0, written)]
+    assert allocation.copies == [(first.block_ids[0][2], written)]
 
 
 def test_finding_a_hit_is_read_only():
@@ -104,7 +106,7 @@ def test_a_hit_does_not_cross_namespaces():
 
 def test_a_colliding_hash_with_other_tokens_is_a_miss(monkeypatch):
     constant = BlockHash(b"c" * 32)
-    for module in (octavo.kv.manager, octavo.kv.prefix, octavo.kv.sequence):
+    for module in (octavo.kv.publishing, octavo.kv.prefix, octavo.kv.sequence):
         monkeypatch.setattr(module, "hash_block", lambda parent, tokens: constant)
     manager = make_manager()
     first, _ = run(manager, [1] * 10)
@@ -112,6 +114,28 @@ def test_a_colliding_hash_with_other_tokens_is_a_miss(monkeypatch):
     assert hit_tokens == 0
     assert first.write_cache is other.write_cache is False  # the chain behind a collision is not published
     assert run(manager, [1] * 5)[1] == SIZE
+
+
+def test_a_hit_ends_at_the_first_token_that_differs():
+    manager = make_manager()
+    run(manager, list(range(12)))
+    for common in range(13):
+        other, hit_tokens = run(manager, [*range(common), *[99] * (14 - common)], write_cache=False)
+        assert hit_tokens == common
+        finish(manager, other)
+
+
+def test_a_lookup_says_what_a_request_would_find_and_changes_nothing():
+    manager = make_manager()
+    assert manager.lookup(ROOT, list(range(10))) == 0
+    seq, _ = run(manager, list(range(10)))
+    finish(manager, seq, publish_tail=True)
+    before = state(manager)
+    lengths = [manager.lookup(ROOT, list(range(length))) for length in range(1, 14)]
+    assert lengths == [*range(10), 10, 10, 10]
+    assert manager.lookup(ROOT, [0, 1, 2, 3, 4, 99, 6]) == 5
+    assert manager.lookup(BlockHash(b"another tenant".ljust(32)), list(range(10))) == 0
+    assert state(manager) == before
 
 
 def test_a_sequence_that_does_not_read_the_cache_never_hits_and_still_publishes():
@@ -173,11 +197,15 @@ def test_a_tail_that_was_not_published_is_not_reused():
     assert run(manager, list(range(13)))[1] == 2 * SIZE
 
 
-def test_a_tail_whose_tokens_go_another_way_is_a_miss():
+def test_a_tail_whose_tokens_go_another_way_is_a_hit_up_to_there():
     manager = make_manager()
     seq, _ = run(manager, list(range(10)))
+    tail_id = seq.block_ids[0][2]
     finish(manager, seq, publish_tail=True)
-    assert run(manager, [*range(9), 100, 101])[1] == 2 * SIZE
+    other, hit_tokens = run(manager, [*range(9), 100, 101])
+    assert hit_tokens == 9
+    assert other.block_ids[0][2] != tail_id
+    assert run(manager, list(range(11)))[1] == 10  # what goes another way was left alone
 
 
 def test_only_computed_tokens_become_a_tail():
@@ -189,15 +217,116 @@ def test_only_computed_tokens_become_a_tail():
     assert run(manager, list(range(10)))[1] == 5
 
 
-def test_a_tail_that_a_fork_still_writes_is_not_published():
+def test_a_tail_that_a_fork_goes_on_filling_is_found_as_far_as_it_was_published():
     manager = make_manager()
     parent, _ = run(manager, list(range(6)))
     child = manager.fork(parent, list(range(6)))
     finish(manager, parent, publish_tail=True)
-    assert manager.num_cached_blocks == 1
+    shared = child.block_ids[0][1]
     decode(manager, child, 6)
-    finish(manager, child, publish_tail=True)
+    assert child.block_ids[0][1] == shared  # nobody else holds it: no copy
+    assert manager.lookup(ROOT, [*range(9)]) == 6
+    decode(manager, child, 7)
+    assert manager.lookup(ROOT, [*range(9)]) == 8
     assert manager.num_cached_blocks == 2
+    finish(manager, child)
+
+
+def test_where_a_prompt_ends_its_block_is_found_while_its_owner_fills_it():
+    manager = make_manager()
+    owner = manager.new_sequence(list(range(6)), ROOT)
+    admit(manager, owner)
+    manager.publish(owner, 6, publish_tail=True)
+    block = owner.blocks[0][1]
+    assert block.token_ids == (4, 5)
+    second, hit_tokens = run(manager, list(range(6)))
+    assert hit_tokens == 5
+    assert second.block_ids[0][1] != block.block_id
+    decode(manager, owner, 6)
+    assert block.token_ids == (4, 5)  # a decode publishes full blocks alone
+    assert run(manager, list(range(8)), write_cache=False)[1] == 6
+    decode(manager, owner, 7)
+    assert block.token_ids == (4, 5, 6, 7)
+    assert manager.lookup(ROOT, list(range(9))) == 8
+
+
+def test_a_source_that_its_owner_writes_in_the_same_step_is_copied_before():
+    manager = make_manager()
+    owner, _ = run(manager, list(range(6)))
+    manager.publish(owner, 6, publish_tail=True)
+    owner.tokens.append(6)
+    assert manager.extend(owner, 7).copies == []
+    reader = manager.new_sequence([*range(6), 99], ROOT)
+    hit, allocation = admit(manager, reader)
+    assert hit.num_tokens == 6
+    assert allocation.copies == [(owner.block_ids[0][1], reader.block_ids[0][1])]  # before anything is computed
+
+
+def test_what_was_published_of_a_prompt_outlives_its_owner():
+    manager = make_manager()
+    for tail in (False, True):
+        owner, _ = run(manager, [tail, *range(5)])
+        manager.publish(owner, 6, publish_tail=True)
+        decode(manager, owner, 6)
+        finish(manager, owner, publish_tail=tail)
+        assert manager.lookup(ROOT, [tail, *range(5), 6, 7]) == 6 + tail
+
+
+def test_a_sequence_that_does_not_write_the_cache_publishes_no_tail_either():
+    manager = make_manager()
+    seq, _ = run(manager, list(range(6)), write_cache=False)
+    manager.publish(seq, 6, publish_tail=True)
+    assert manager.num_cached_blocks == 0
+
+
+def test_a_tail_that_begins_another_published_block_is_not_published():
+    manager = make_manager()
+    first, _ = run(manager, list(range(8)))
+    second, _ = run(manager, list(range(6)))
+    cached = manager.num_cached_blocks
+    manager.publish(second, 6, publish_tail=True)
+    finish(manager, first)
+    finish(manager, second, publish_tail=True)
+    assert manager.num_cached_blocks == cached == 2
+    assert manager.num_evictable_blocks == 2
+
+
+def test_a_longer_tail_takes_the_place_of_a_shorter_one_that_nobody_holds():
+    manager = make_manager()
+    turn, _ = run(manager, list(range(6)))
+    finish(manager, turn, publish_tail=True)
+    shorter = next(block for block in manager._pool._blocks if block.token_ids == (4, 5))
+    following, hit_tokens = run(manager, list(range(7)))
+    assert hit_tokens == 6
+    assert manager.num_cached_blocks == 2
+    finish(manager, following, publish_tail=True)
+    assert manager.num_cached_blocks == 2
+    assert manager.lookup(ROOT, list(range(9))) == 7
+    assert next(iter(manager._pool._free)) is shorter, "free memory that holds nothing is used first"
+
+
+def test_a_shorter_tail_that_is_held_stays_published():
+    manager = make_manager()
+    owner, _ = run(manager, list(range(6)))
+    manager.publish(owner, 6, publish_tail=True)
+    other, _ = run(manager, list(range(7)))
+    finish(manager, other, publish_tail=True)
+    assert owner.blocks[0][1].token_ids == (4, 5)
+    finish(manager, owner, publish_tail=True)  # nobody holds it now, and it adds nothing
+    assert manager.num_cached_blocks == 2
+    assert manager.lookup(ROOT, list(range(9))) == 7
+
+
+def test_a_longer_tail_is_kept_for_as_long_as_the_shorter_one_was_to_be():
+    manager = make_manager()
+    turn, _ = run(manager, list(range(6)))
+    block = turn.blocks[0][1]
+    finish(manager, turn, publish_tail=True)
+    manager._pool.retain([block], 1e12)
+    following, _ = run(manager, list(range(7)))
+    finish(manager, following, publish_tail=True)
+    longer = next(b for b in manager._pool._blocks if b.token_ids == (4, 5, 6))
+    assert (block.keep_until, longer.keep_until) == (0, 1e12)
 
 
 def test_a_tail_is_taken_over_when_there_is_no_room_for_a_copy_beside_it():
@@ -214,6 +343,43 @@ def test_a_tail_is_taken_over_when_there_is_no_room_for_a_copy_beside_it():
 
 
 # Allocation
+
+
+def test_a_block_is_taken_over_too_where_only_its_beginning_is_shared():
+    manager = make_manager(num_blocks=4)
+    seq, _ = run(manager, list(range(12)))
+    last_id = seq.block_ids[0][2]
+    finish(manager, seq)
+    other = manager.new_sequence([*range(10), 98, 99], ROOT)
+    hit, allocation = admit(manager, other)
+    assert (hit.num_tokens, other.block_ids[0][2], allocation.copies) == (10, last_id, [])
+    assert manager.num_cached_blocks == 2
+
+
+def test_a_block_that_somebody_holds_is_never_taken_over():
+    manager = make_manager(num_blocks=5)
+    owner, _ = run(manager, list(range(10)))
+    manager.publish(owner, 10, publish_tail=True)
+    other = manager.new_sequence(list(range(12)), ROOT)
+    hit, allocation = admit(manager, other)
+    assert hit.num_tokens == 10
+    assert allocation.copies == [(owner.block_ids[0][2], other.block_ids[0][2])]
+    assert owner.blocks[0][2].token_ids == (8, 9)
+
+
+def test_of_several_groups_only_what_nobody_holds_is_taken_over():
+    manager = make_manager(num_blocks=8, group_windows=(None, None))
+    seq, _ = run(manager, list(range(6)))
+    held = seq.blocks[0][1]
+    manager.publish(seq, 6, publish_tail=True)
+    manager._pool.touch([held])  # somebody holds one of the two
+    manager.release(seq, publish_tail=True)
+    longer = manager.new_sequence(list(range(12)), ROOT)
+    hit = manager.find_hit(longer)
+    allocation = manager.admit(longer, hit, 12)
+    assert hit.num_tokens == 6
+    assert (held.block_id, longer.block_ids[0][1]) in allocation.copies
+    assert longer.blocks[1][1] is hit.tail[1]
 
 
 def test_hit_blocks_are_touched_before_new_ones_are_allocated():
@@ -448,7 +614,7 @@ def test_forks_that_go_different_ways_publish_different_blocks():
         decode(manager, parent, token + 100)
     assert run(manager, [*range(6), 100, 101, 0])[1] == 8
     assert run(manager, [*range(6), 200, 201, 0])[1] == 8
-    assert run(manager, [*range(6), 100, 201, 0])[1] == 4
+    assert run(manager, [*range(6), 100, 201, 0])[1] == 7
 
 
 # Preemption and release

@@ -3,8 +3,8 @@
 The model keeps what the native core would: a list of slots per block. A slot says which token is stored there
 and every token before it (which is what a key or value depends on), or None when it is zero. Copies are
 executed in order, then the scheduled tokens are written, as one engine step does. What may be hit is worked
-out anew from the list of everything published and not evicted: the longest prefix of which every group has the
-blocks that the next query sees.
+out anew from the list of everything published and not evicted: the longest prefix, to the token, of which every
+group has what the next query sees, be it the beginning of a block that goes on otherwise.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from octavo.kv.hashing import BlockHash
-from octavo.kv.manager import KVCacheManager, PrefixHit
+from octavo.kv.hit import PrefixHit
+from octavo.kv.manager import KVCacheManager
 from octavo.kv.sequence import SequenceBlocks
 
 ROOTS = (BlockHash(b"a" * 32), BlockHash(b"b" * 32))
@@ -24,6 +25,8 @@ MAX_TOKENS = 16
 
 Prefix = tuple[int, BlockHash, tuple[int, ...]]  # group, root, tokens: what a slot or a block depends on
 PICK = st.integers(0, 7)
+STALE = (-1, ROOTS[0], ())
+"""In a slot that was never zeroed nor written."""
 WINDOWS: list[list[int | None]] = [
     *([None], [None], [None, None]),
     *([1], [3], [6], [2, 5]),
@@ -82,8 +85,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.manager = KVCacheManager(
             num_blocks=num_blocks, block_size=block_size, group_windows=windows, watcher=self.watch
         )
-        stale: Prefix = (-1, ROOTS[0], ())
-        self.slots: list[list[Prefix | None]] = [[stale] * block_size for _ in range(num_blocks)]
+        self.slots: list[list[Prefix | None]] = [[STALE] * block_size for _ in range(num_blocks)]
         self.slots[0] = [None] * block_size
         self.requests: list[Request] = []
         self.published: dict[int, Prefix] = {}  # block id -> what a hit finds there
@@ -115,8 +117,9 @@ class AnyOrder(RuleBasedStateMachine):
             max_size=6,
         ),
         execute=st.booleans(),
+        tails=st.booleans(),
     )
-    def schedule(self, choices: list[tuple[int, int, int, int]], execute: bool) -> None:
+    def schedule(self, choices: list[tuple[int, int, int, int]], execute: bool, tails: bool) -> None:
         """Admit or extend some requests for the step that is being scheduled, and perhaps execute it."""
         for pick, chunk, room, token in choices:
             request = self.pick(self.requests, pick)
@@ -125,7 +128,7 @@ class AnyOrder(RuleBasedStateMachine):
             elif request.target is None:
                 self.extend(request, chunk, room, token)
         if execute:
-            self.execute()
+            self.execute(tails)
 
     def admit(self, request: Request, chunk: int, room: int) -> None:
         before = self.state()
@@ -146,9 +149,8 @@ class AnyOrder(RuleBasedStateMachine):
         if request.write:
             request.announced = len(request.tokens) // self.size
         self.take(allocation.copies)
-        for block_id in self.table_ids(request):  # a tail that was taken over is no longer published
-            if block_id in self.published and len(self.published[block_id][2]) % self.size:
-                del self.published[block_id]
+        for block_id in self.writable_ids(request):  # what was taken over instead of copied is no longer published
+            self.published.pop(block_id, None)
 
     def extend(self, request: Request, chunk: int, room: int, token: int) -> None:
         if request.computed == len(request.tokens):
@@ -184,8 +186,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.manager.restart(request.seq)
         request.computed = request.offered = request.announced = 0
 
-    def execute(self) -> None:
-        """Execute the copies, compute what was scheduled, publish it."""
+    def execute(self, tails: bool) -> None:
+        """Execute the copies, compute what was scheduled, publish it, with what is in blocks that are not full yet."""
         for source, target in self.copies:
             self.slots[target] = list(self.slots[source])
         self.copies = []
@@ -196,8 +198,10 @@ class AnyOrder(RuleBasedStateMachine):
         for request in scheduled:
             request.computed, request.target = request.target, None
             own = [list(ids) for ids in request.seq.block_ids]
-            self.manager.publish(request.seq, request.computed)
+            self.manager.publish(request.seq, request.computed, publish_tail=tails)
             self.publish(request, own)
+            if tails:
+                self.publish_tail(request)
             self.remember(request.tokens)
 
     @precondition(lambda self: len(self.requests) > 1)
@@ -257,7 +261,7 @@ class AnyOrder(RuleBasedStateMachine):
                 read = [slot for block_id in ids for slot in slots[block_id]]
                 expected = [self.prefix(group, request, end) for end in range(start + 1, request.computed + 1)]
                 assert read[start : request.computed] == expected
-                assert not any(read[request.computed :]), "slots not written yet are zero"
+                assert STALE not in read[request.computed :], "slots not written yet are zero or hold what was computed"
 
     @invariant()
     def published_blocks_hold_what_a_hit_expects(self) -> None:
@@ -267,7 +271,8 @@ class AnyOrder(RuleBasedStateMachine):
         for block_id, (group, root, tokens) in self.published.items():
             start = (len(tokens) - 1) // self.size * self.size
             expected = [(group, root, tokens[:end]) for end in range(start + 1, len(tokens) + 1)]
-            assert slots[block_id] == expected + [None] * (self.size - len(expected))
+            assert slots[block_id][: len(expected)] == expected
+            assert STALE not in slots[block_id]
 
     # The model
 
@@ -276,24 +281,33 @@ class AnyOrder(RuleBasedStateMachine):
         if not request.read:
             assert (hit.num_tokens, hit.pending) == (0, False)
             return
-        found = set(self.published.values())
+        found = self.found()
         assert hit.num_tokens == max(end for end in range(usable + 1) if self.is_cached(found, request, end))
         full = hit.num_tokens // self.size
         for group, blocks in enumerate(hit.blocks):
             ids, needed = [block.block_id for block in blocks], self.first_needed(group, hit.num_tokens)
             assert len(ids) == full and not any(ids[:needed]) and all(ids[needed:]), "only what the window needs"
+        assert len(hit.tail) == (self.groups if hit.num_tokens % self.size else 0)
         following = (full + 1) * self.size
         assert hit.pending == (
             following <= usable and (request.root, tuple(request.tokens[:following])) in self.announced()
         )
 
     def is_cached(self, found: set[Prefix], request: Request, end: int) -> bool:
-        """Whether every group has what the query at position ``end`` sees, and a tail if there must be one."""
+        """Whether every group has what the query at position ``end`` sees, and the beginning of a block before it."""
         return all(
             self.prefix(group, request, min(end, (index + 1) * self.size)) in found
             for group in range(self.groups)
             for index in range(self.first_needed(group, end), self.blocks_for(end))
         )
+
+    def found(self) -> set[Prefix]:
+        """What is published, cut short after each of a block's tokens."""
+        return {
+            (group, root, tokens[:end])
+            for group, root, tokens in self.published.values()
+            for end in range((len(tokens) - 1) // self.size * self.size + 1, len(tokens) + 1)
+        }
 
     def first_needed(self, group: int, num_computed: int) -> int:
         """The block of the first position that the query at position ``num_computed`` sees."""
@@ -318,7 +332,8 @@ class AnyOrder(RuleBasedStateMachine):
         for group, ids in enumerate(request.seq.block_ids):
             block_id = ids[position // self.size]
             assert block_id != 0, "the null block is never written"
-            assert block_id not in self.published, "a published block is never written"
+            written = len(self.published.get(block_id, STALE)[2])
+            assert written <= position, "a published slot is never written"
             assert self.holders(block_id) == 1, "a shared block is never written"
             self.slots[block_id][position % self.size] = self.prefix(group, request, position + 1)
 
@@ -329,8 +344,11 @@ class AnyOrder(RuleBasedStateMachine):
             for group, ids in enumerate(own):
                 content = self.prefix(group, request, (index + 1) * self.size)
                 if content not in self.published.values():
-                    self.published[ids[index]] = content
-                elif (block_id := request.seq.block_ids[group][index]) == 0:
+                    self.make_findable(ids[index], content)
+                    continue
+                if ids[index] in self.published and self.published[ids[index]] != content:
+                    del self.published[ids[index]]  # as far as it went it was published; somebody else has all of it
+                if (block_id := request.seq.block_ids[group][index]) == 0:
                     pass  # a window has passed it already
                 elif request.read:
                     assert self.published[block_id] == content, "held once"
@@ -341,16 +359,31 @@ class AnyOrder(RuleBasedStateMachine):
 
     def drop(self, request: Request, tail: bool) -> None:
         """Release a request in whatever state it is; its copies of this step stay in the list."""
-        if request.running and tail and request.write and request.computed % self.size:
-            partial = [ids[request.computed // self.size] for ids in request.seq.block_ids]
-            if all(self.holders(block_id) == 1 for block_id in partial):
-                for group, block_id in enumerate(partial):
-                    content = self.prefix(group, request, request.computed)
-                    if content not in self.published.values():
-                        self.published[block_id] = content
+        if request.running and tail:
+            self.publish_tail(request)
         self.manager.release(request.seq, publish_tail=tail)
         request.running, request.target = False, None
         request.computed = request.offered = request.announced = 0
+
+    def publish_tail(self, request: Request) -> None:
+        index = request.computed // self.size
+        if not request.write or not request.computed % self.size:
+            return
+        for group, ids in enumerate(request.seq.block_ids):
+            content = self.prefix(group, request, request.computed)
+            self.published.pop(ids[index], None)
+            if content not in self.found():  # or else another block has all of it
+                self.make_findable(ids[index], content)
+
+    def make_findable(self, block_id: int, content: Prefix) -> None:
+        """Also instead of what the block was found by before, and of free blocks that begin alike."""
+        self.published[block_id] = content
+        group, root, tokens = content
+        start = (len(tokens) - 1) // self.size * self.size
+        needless = {(group, root, tokens[:end]) for end in range(start + 1, len(tokens))}
+        for other in [i for i, known in self.published.items() if known in needless and not self.holders(i)]:
+            del self.published[other]
+            self.watch.idle.remove(other)  # what somebody else has too is not evicted: nobody is told
 
     def prefix(self, group: int, request: Request, end: int) -> Prefix:
         return group, request.root, tuple(request.tokens[:end])
@@ -367,6 +400,10 @@ class AnyOrder(RuleBasedStateMachine):
 
     def table_ids(self, request: Request) -> list[int]:
         return [block_id for ids in request.seq.block_ids for block_id in ids if block_id]
+
+    def writable_ids(self, request: Request) -> list[int]:
+        """Its blocks that are not full."""
+        return [block_id for ids in request.seq.block_ids for block_id in ids[request.computed // self.size :]]
 
     def held(self) -> set[int]:
         return {block_id for request in self.requests for block_id in self.table_ids(request)}

@@ -123,10 +123,11 @@ def test_passed_blocks_are_found_until_they_are_evicted_the_first_positions_firs
     manager = make_manager(6, num_blocks=9)
     tokens = list(range(24))
     run(manager, tokens)  # holds blocks 4 and 5
-    assert hit_tokens(manager, [*tokens[:9], 99]) == 8
+    assert hit_tokens(manager, [*tokens[:8], 99]) == 8
     evict(manager, 3)  # two of them had never been used
-    assert hit_tokens(manager, [*tokens[:9], 99]) == 0
-    assert hit_tokens(manager, [*tokens[:13], 99]) == 12
+    assert hit_tokens(manager, [*tokens[:8], 99]) == 0
+    assert hit_tokens(manager, [*tokens[:9], 99]) == 9  # the query at 9 sees 4 to 9: the first block no more
+    assert hit_tokens(manager, [*tokens[:13], 99]) == 13
 
 
 def test_groups_lose_the_same_positions_first():

@@ -137,7 +137,7 @@ def corrupt_ref_count(shelf: Shelf, block: Block) -> None:
 
 
 def corrupt_queue(shelf: Shelf, block: Block) -> None:
-    shelf.pool._free.append(block)
+    shelf.pool._free.add(block)
 
 
 def corrupt_hash(shelf: Shelf, block: Block) -> None:

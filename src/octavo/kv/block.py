@@ -18,18 +18,24 @@ class Block:
     """One block of one layer group's keys and values: its bookkeeping, not its bytes.
 
     ``ref_count`` counts the block tables it stands in. ``block_hash``, ``parent_hash``, ``token_ids`` and
-    ``group`` say what a published block contains; an unpublished one has ``block_hash`` None. A full block
-    may be published while it is held; a partial one (a tail, fewer than block_size tokens) only when nobody
-    writes to it any more. A published block is never written.
+    ``group`` say what a published block contains; an unpublished one has ``block_hash`` None. A block may be
+    published while it is held, and before it is full (a tail, fewer than block_size tokens): whoever holds it goes on
+    filling the slots beyond. A published slot is never written.
+
+    ``level`` and ``keep_until`` say when it is evicted once nobody holds it, see
+    :class:`~octavo.kv.retention.FreeBlocks`; ``queue`` is where it stands until then.
     """
 
     __slots__ = (
         "block_hash",
         "block_id",
         "group",
+        "keep_until",
+        "level",
         "next",
         "parent_hash",
         "previous",
+        "queue",
         "ref_count",
         "token_ids",
     )
@@ -41,6 +47,9 @@ class Block:
         self.parent_hash: BlockHash | None = None
         self.token_ids: tuple[int, ...] = ()
         self.group = 0
+        self.level = 0
+        self.keep_until = 0.0
+        self.queue: FreeBlockQueue | None = None
         self.previous: Block | None = None
         self.next: Block | None = None
 
@@ -67,11 +76,11 @@ class Block:
 
 
 class FreeBlockQueue:
-    """The free blocks, first to be reused in front. Every method but ``len`` and iteration mutates.
+    """Blocks nobody holds, first to be reused in front. Every method but ``len`` and iteration mutates.
 
     A doubly linked list and not a deque, because a hit takes its blocks out of the middle and that must be
     O(1). The links live in the blocks, so the queue allocates nothing; two sentinels stand at the ends, so no
-    method asks whether it is at one.
+    method asks whether it is at one. A block knows the one queue it is in.
     """
 
     __slots__ = ("_back", "_front", "_length")
@@ -93,32 +102,48 @@ class FreeBlockQueue:
 
     def append(self, block: Block) -> None:
         """Put ``block`` last in order of reuse."""
-        self._link(self._back.previous, block, self._back)
+        self._put(block, self._back)
 
     def prepend(self, block: Block) -> None:
         """Put ``block`` first in order of reuse."""
-        self._link(self._front, block, self._front.next)
+        following = self._front.next
+        assert following is not None
+        self._put(block, following)
 
     def popleft(self) -> Block:
         """Take out the first block in order of reuse."""
-        block = self._front.next
-        if block is None or block is self._back:
+        if not self._length:
             raise BlockError("no free block is left; ask for the number of free blocks first")
-        self.remove(block)
-        return block
+        return self.take(1)[0]
+
+    def take(self, count: int) -> list[Block]:
+        """Take out the first ``count`` blocks in order of reuse, or all if there are fewer."""
+        taken: list[Block] = []
+        front, block = self._front, self._front.next
+        for _ in range(min(count, self._length)):
+            assert block is not None
+            following = block.next
+            block.previous = block.next = block.queue = None
+            taken.append(block)
+            block = following
+        assert block is not None
+        front.next, block.previous = block, front
+        self._length -= len(taken)
+        return taken
 
     def remove(self, block: Block) -> None:
         """Take ``block`` out from wherever it stands."""
         previous, following = block.previous, block.next
-        if previous is None or following is None:
-            raise BlockError(f"{block!r} is not in the free queue")
+        if block.queue is not self or previous is None or following is None:
+            raise BlockError(f"{block!r} is not in this queue of free blocks")
         previous.next, following.previous = following, previous
-        block.previous = block.next = None
+        block.previous = block.next = block.queue = None
         self._length -= 1
 
-    def _link(self, previous: Block | None, block: Block, following: Block | None) -> None:
-        if previous is None or following is None or block.next is not None:
-            raise BlockError(f"{block!r} is in the free queue already")
-        block.previous, block.next = previous, following
+    def _put(self, block: Block, following: Block) -> None:
+        previous = following.previous
+        if block.queue is not None or previous is None:
+            raise BlockError(f"{block!r} is in a queue of free blocks already")
+        block.previous, block.next, block.queue = previous, following, self
         previous.next = following.previous = block
         self._length += 1

@@ -28,6 +28,11 @@ def check_sequence(seq: SequenceBlocks, group_windows: Sequence[int | None], blo
                 f"{window} those before {first} must be"
             )
     for blocks in seq.blocks:
-        for block in blocks:
-            if block.block_hash is not None and len(block.token_ids) < block_size:
-                raise BlockError(f"{block!r} is a published tail and stands in a block table")
+        for index, block in enumerate(blocks):
+            if 0 < len(block.token_ids) < block_size:
+                start, count = index * block_size, len(block.token_ids)
+                computed = tuple(seq.tokens[start : min(start + count, seq.num_computed)])
+                if index != seq.num_computed // block_size or block.token_ids != computed:
+                    raise BlockError(
+                        f"{block!r} stands in a block table as entry {index}, where it is not being filled"
+                    )

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
 
 from octavo.kv.announced import Announced
 from octavo.kv.block import NULL_BLOCK_ID, Block, BlockError
-from octavo.kv.hashing import BlockHash, hash_block
+from octavo.kv.hashing import BlockHash
+from octavo.kv.hit import PrefixHit, check_current
 from octavo.kv.invariants import check_sequence
 from octavo.kv.pool import BlockPool
 from octavo.kv.prefix import PrefixIndex
+from octavo.kv.publishing import Publisher
 from octavo.kv.residency import Unwatched, Watcher
 from octavo.kv.sequence import SequenceBlocks
 from octavo.kv.windows import blocks_held, first_block
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixHit:
-    """What is cached of a sequence: ``num_tokens`` tokens, the last one of the sequence never among them.
-
-    ``blocks[group]`` are full blocks to share, the null block where no window of the group reaches any more; ``tail``
-    is one partial block per group to copy (or nothing).
-    ``pending``: a running sequence is computing the next full block right now, so waiting saves computing it.
-    Good until the pool changes: admit at once or ask again.
-    """
-
-    num_tokens: int
-    blocks: tuple[list[Block], ...]
-    tail: list[Block]
-    pending: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +41,9 @@ class KVCacheManager:
          hit.num_tokens                 t  copied from hit.tail     _  free slots
          <---------->                   fresh blocks: of t, . and _; zeroed, or copied to
 
+    A copied block may go on with values of other tokens. They are finite, and each is overwritten before anything
+    attends to its position, so a copy computes the bits that a zeroed block does.
+
     All copies of one step are executed before its first token is computed, in the order in which they were
     handed out. That order is what makes reuse within a step safe: when a block is freed (by preemption, or as
     the source of a copy) and handed out again in the same step, the copy that reads it was handed out before
@@ -65,6 +55,8 @@ class KVCacheManager:
         group_windows: of each layer group the keys that a query of its layers sees; None for all. A group with a window
             holds the blocks that queries to come still see, and the null block before them.
         watcher: told what becomes of published blocks.
+        retention_budget: share of the blocks, from 0 to 1, that may be retained while nobody holds them.
+        clock: of the times until which they are, in seconds; it never goes back.
     """
 
     def __init__(
@@ -75,6 +67,8 @@ class KVCacheManager:
         group_windows: Sequence[int | None] = (None,),
         enable_prefix_caching: bool = True,
         watcher: Watcher | None = None,
+        retention_budget: float = 0.5,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.block_size = block_size
         self.num_groups = len(group_windows)
@@ -86,10 +80,11 @@ class KVCacheManager:
             if window is not None
         ]
         self._index = PrefixIndex(block_size=block_size, group_windows=group_windows)
-        self._watcher = Unwatched() if watcher is None else watcher
-        self._pool = BlockPool(num_blocks, self._index, self._watcher)
+        watcher = Unwatched() if watcher is None else watcher
+        self._pool = BlockPool(num_blocks, self._index, watcher, retention_budget=retention_budget, clock=clock)
         self._holders: set[SequenceBlocks] = set()
         self._announced = Announced()
+        self._publisher = Publisher(self._index, self._pool, self._announced, watcher, block_size=block_size)
 
     def new_sequence(
         self, tokens: list[int], root: BlockHash, *, read_cache: bool = True, write_cache: bool = True
@@ -111,19 +106,23 @@ class KVCacheManager:
     def find_hit(self, seq: SequenceBlocks) -> PrefixHit:
         """The longest cached prefix of ``seq``, never its last token. Read-only (``seq`` learns hashes).
 
-        A last full block that would make the hit complete is left out: its values are needed for the logits
-        of the last token, and a published block is never written.
+        It ends at the first token that no published block holds, inside a block where need be. Of a block that would
+        make the hit complete all but the last token count: that one is computed again, for its logits.
         """
         if not seq.read_cache:
             return PrefixHit(0, tuple([] for _ in range(self.num_groups)), [], False)
         usable = max(len(seq.tokens) - 1, 0)
         usable_blocks = usable // self.block_size
         seq.hash_blocks(usable_blocks, self.block_size)
-        index, runs, tail = self._index.longest_hit(seq.root, seq.hashes, seq.tokens, usable)
+        num_tokens, runs, tail = self._index.longest_hit(seq.root, seq.hashes, seq.tokens, usable)
+        index = num_tokens // self.block_size
         blocks = tuple([self._pool.null_block] * (index - len(run)) + run for run in runs)
-        num_tokens = index * self.block_size + (len(tail[0].token_ids) if tail else 0)
         pending = index < usable_blocks and seq.hashes[index] in self._announced
         return PrefixHit(num_tokens, blocks, tail, pending)
+
+    def lookup(self, root: BlockHash, tokens: list[int]) -> int:
+        """How many of ``tokens`` a request for them would find now, at most all but the last. Read-only."""
+        return self.find_hit(self.new_sequence(tokens, root)).num_tokens
 
     def admit(self, seq: SequenceBlocks, hit: PrefixHit, num_tokens: int) -> Allocation | None:
         """Mutates: ``seq`` holds its hit and has room for ``num_tokens`` tokens in all, hit included.
@@ -142,26 +141,29 @@ class KVCacheManager:
         free = self._pool.num_free - sum(block.ref_count == 0 for block in shared)
         if missing * self.num_groups > free:
             return None
-        # When there is no room for a tail beside its copy, the tail itself becomes the sequence's block.
+        # When there is no room for free tails beside their copies, they themselves become the sequence's blocks.
         # Without this a request that needs the whole pool could wait for ever on an idle engine.
-        adopt = bool(hit.tail) and missing * self.num_groups + len(hit.tail) > free
+        adopted = [block for block in hit.tail if block.ref_count == 0]
+        if missing * self.num_groups + len(adopted) <= free:
+            adopted = []
+        copied = [block for block in hit.tail if block not in adopted]
         # Touch before allocating, or the hit would be evicted to make room for the rest.
-        self._pool.touch(shared)
-        self._pool.touch(hit.tail)
+        self._pool.touch(chain(shared, adopted, copied))
         copies: list[tuple[int, int]] = []
         for group, blocks in enumerate(hit.blocks):
             seq.append_blocks(group, blocks)
-            if adopt:
-                self._index.remove(hit.tail[group])
-                seq.append_blocks(group, [hit.tail[group]])
-            fresh = self._take(missing - adopt)
+            tail = hit.tail[group] if hit.tail else self._pool.null_block
+            if tail in adopted:
+                self._index.remove(tail)
+                self._pool.release_retained([tail])
+                seq.append_blocks(group, [tail])
+            fresh = self._take(missing - (tail in adopted))
             seq.append_blocks(group, fresh)
             sources = [NULL_BLOCK_ID] * len(fresh)
-            if hit.tail and not adopt:
-                sources[0] = hit.tail[group].block_id
+            if tail in copied:
+                sources[0] = tail.block_id
             copies += [(source, block.block_id) for source, block in zip(sources, fresh, strict=True)]
-        if not adopt:
-            self._pool.free(hit.tail)
+        self._pool.free(copied)
         seq.num_computed = hit.num_tokens
         seq.num_published = seq.num_announced = len(hit.blocks[0])
         if seq.write_cache:
@@ -187,8 +189,11 @@ class KVCacheManager:
             return Allocation([])
         return self._grow(seq, max(missing, 0), index, shared)
 
-    def publish(self, seq: SequenceBlocks, num_computed_tokens: int) -> None:
+    def publish(self, seq: SequenceBlocks, num_computed_tokens: int, *, publish_tail: bool = False) -> None:
         """Mutates: ``num_computed_tokens`` tokens of ``seq`` are computed; others may share its full blocks.
+
+        ``publish_tail`` lets others copy the computed tokens beyond the last full block too; ``seq`` goes on filling
+        it. Meant for where a prompt ends: it costs as much as a full block.
 
         Call it after the values were computed, never before. Where somebody else published the same content
         first, ``seq`` holds that block from now on and gives up its own: their bits are equal, and memory
@@ -200,7 +205,9 @@ class KVCacheManager:
         self._check_holds(seq)
         before, seq.num_computed = seq.num_computed, num_computed_tokens
         if seq.write_cache and num_computed_tokens >= (seq.num_published + 1) * self.block_size:
-            self._publish_full_blocks(seq, num_computed_tokens // self.block_size)
+            self._publisher.publish_full_blocks(seq)
+        if publish_tail and seq.write_cache:
+            self._publisher.publish_tail(seq)
         if self._windowed:
             self._drop_passed(seq, before)
 
@@ -236,13 +243,13 @@ class KVCacheManager:
     def release(self, seq: SequenceBlocks, *, publish_tail: bool) -> None:
         """Mutates: ``seq`` holds nothing any more and may be admitted again. Twice is the same as once.
 
-        ``publish_tail`` lets others copy the computed tokens beyond the last full block. A tail that another
-        sequence still shares, and so may write, is not published.
+        ``publish_tail`` lets others copy the computed tokens beyond the last full block. What was published before
+        stays: it was computed.
         """
         if seq not in self._holders:
             return
         if publish_tail and seq.write_cache:
-            self._publish_tail(seq)
+            self._publisher.publish_tail(seq)
         self.restart(seq)
         self._holders.remove(seq)
 
@@ -255,8 +262,8 @@ class KVCacheManager:
         self._check_holds(seq)
         self._announced.retract(seq)
         # In reverse, so that the end of the chain, worth nothing without its beginning, is evicted first.
-        for index in reversed(range(seq.num_blocks)):
-            self._pool.free(self._held(blocks[index] for blocks in seq.blocks))
+        rows = reversed([*zip(*seq.blocks, strict=True)])
+        self._pool.free(self._held(chain.from_iterable(rows)), length=max(seq.num_blocks, 1))
         seq.clear()
 
     def num_blocks_short(self, seq: SequenceBlocks, num_tokens: int, *, max_step_tokens: int) -> int:
@@ -269,6 +276,31 @@ class KVCacheManager:
             held = seq.num_blocks - first_block(seq.num_computed, window, self.block_size)
             short += max(0, most - held) * len(groups)
         return short
+
+    def retain(self, seq: SequenceBlocks, num_tokens: int, until: float) -> None:
+        """Mutates: the blocks with the first ``num_tokens`` tokens of ``seq``, computed, are kept until then.
+
+        Once nobody holds them, others are evicted before them, within the budget. ``until`` is in seconds of the clock
+        and shortens nothing. With windows, it is what the query after these tokens sees, passed or not.
+
+        Raises:
+            BlockError: ``seq`` was not admitted.
+        """
+        self._check_holds(seq)
+        held = (blocks[: self._blocks_for(num_tokens)] for blocks in seq.blocks)
+        self._pool.retain(self._held(chain.from_iterable(held)), until)
+        hit = self._find_all(seq.root, seq.tokens[:num_tokens], seq.hashes[: num_tokens // self.block_size])
+        self._pool.retain(self._last_first(hit), until)
+
+    def retain_cached(self, root: BlockHash, tokens: Sequence[int], until: float) -> int:
+        """Mutates: as :meth:`retain`, for what is cached of ``tokens`` now, held or not. Returns how many tokens."""
+        hit = self._find_all(root, tokens)
+        self._pool.retain(self._last_first(hit), until)
+        return hit.num_tokens
+
+    def release_retained(self, root: BlockHash, tokens: Sequence[int]) -> None:
+        """Mutates: what is cached of ``tokens`` is evicted like anything else from now on, whoever retained it."""
+        self._pool.release_retained(self._last_first(self._find_all(root, tokens)))
 
     def reset_prefix_cache(self) -> int:
         """Mutates: every published block that nobody holds is forgotten. Returns how many there were."""
@@ -295,6 +327,11 @@ class KVCacheManager:
         return self._pool.num_evictable
 
     @property
+    def num_retained_blocks(self) -> int:
+        """Those among them that are kept for longer now. Mutates: whatever was and no longer is becomes ordinary."""
+        return self._pool.num_retained
+
+    @property
     def num_referenced_blocks(self) -> int:
         """Blocks that somebody holds. An idle engine has none."""
         return self.num_blocks - 1 - self._pool.num_free
@@ -317,6 +354,16 @@ class KVCacheManager:
         """Without the null block."""
         null_block = self._pool.null_block
         return [block for block in blocks if block is not null_block]
+
+    def _find_all(self, root: BlockHash, tokens: Sequence[int], hashes: Sequence[BlockHash] = ()) -> PrefixHit:
+        """What is cached of ``tokens``, the last one not left out. ``hashes``: of full blocks, as far as known."""
+        seq = self.new_sequence([*tokens, 0], root)
+        seq.hashes = list(hashes)
+        return self.find_hit(seq)
+
+    def _last_first(self, hit: PrefixHit) -> list[Block]:
+        """The blocks of ``hit``, the end of the chain in front."""
+        return self._held(chain(hit.tail, chain.from_iterable(reversed([*zip(*hit.blocks, strict=True)]))))
 
     def _take(self, count: int) -> list[Block]:
         """Mutates. Blocks that are known to be free."""
@@ -341,29 +388,6 @@ class KVCacheManager:
             seq.append_blocks(group, fresh)
         return Allocation(copies)
 
-    def _publish_full_blocks(self, seq: SequenceBlocks, end: int) -> None:
-        """Mutates. Blocks up to ``end``, computed, of a sequence that may write the cache."""
-        assert end <= seq.num_blocks, f"{end} full blocks computed, {seq.num_blocks} held"
-        seq.hash_blocks(end, self.block_size)
-        for index in range(seq.num_published, end):
-            token_ids = tuple(seq.tokens[index * self.block_size : (index + 1) * self.block_size])
-            for group, blocks in enumerate(seq.blocks):
-                block = blocks[index]
-                found = self._index.publish(block, group, seq.hashes[index], seq.parent_hash(index), token_ids)
-                if found is None:
-                    # Two contents with one hash. What descends from the second must not be found under the
-                    # first.
-                    self._announced.retract(seq)
-                    seq.write_cache = False
-                    return
-                if found is block:
-                    self._watcher.published(block.block_id)
-                elif seq.read_cache:
-                    self._pool.touch([found])
-                    self._pool.free([block])
-                    seq.replace_block(group, index, found)
-            self._announced.note_published(seq)
-
     def _drop_passed(self, seq: SequenceBlocks, num_computed: int) -> None:
         """Mutates. The null block stands where windows have passed since ``num_computed`` tokens were computed.
 
@@ -377,21 +401,8 @@ class KVCacheManager:
                 for group in groups:
                     passed += enumerate(seq.drop_blocks(group, start, end, self._pool.null_block), start)
         if passed:
-            self._pool.free(block for _, block in sorted(passed, key=itemgetter(0)))
-
-    def _publish_tail(self, seq: SequenceBlocks) -> None:
-        """Mutates. The computed tokens beyond the last full block, all full blocks being published."""
-        index = seq.num_published
-        assert index == seq.num_computed // self.block_size, "publish computed tokens before the tail"
-        token_ids = tuple(seq.tokens[index * self.block_size : seq.num_computed])
-        if not token_ids or any(blocks[index].ref_count > 1 for blocks in seq.blocks):
-            return
-        parent_hash = seq.parent_hash(index)
-        block_hash = hash_block(parent_hash, token_ids)
-        for group, blocks in enumerate(seq.blocks):
-            block = blocks[index]
-            if self._index.publish(block, group, block_hash, parent_hash, token_ids) is block:
-                self._watcher.published(block.block_id)
+            blocks = [block for _, block in sorted(passed, key=itemgetter(0))]
+            self._pool.free(blocks, length=seq.num_blocks)
 
     def _check_holds(self, seq: SequenceBlocks) -> None:
         if seq not in self._holders:
@@ -402,14 +413,4 @@ class KVCacheManager:
             raise BlockError("the sequence holds blocks already: release it before admitting it again")
         if not hit.num_tokens < num_tokens:
             raise BlockError(f"admit needs room for a token beyond the hit of {hit.num_tokens}; got {num_tokens}")
-        start = len(hit.blocks[0]) * self.block_size
-        tail_tokens = tuple(seq.tokens[start : hit.num_tokens])
-        if not (
-            all(
-                block.block_hash == block_hash or block is self._pool.null_block
-                for blocks in hit.blocks
-                for block, block_hash in zip(blocks, seq.hashes, strict=False)
-            )
-            and all(block.token_ids == tail_tokens and block.ref_count == 0 for block in hit.tail)
-        ):
-            raise BlockError("the hit is out of date: its blocks were reused since; call find_hit again")
+        check_current(hit, seq, self.block_size, self._pool.null_block)

@@ -1,22 +1,25 @@
-"""PrefixIndex: which published block holds given tokens after a given prefix. Exact, tails included."""
+"""PrefixIndex: which published blocks hold given tokens, up to the first token that differs. Exact."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from octavo.kv.block import Block, BlockError
+from octavo.kv.children import Children
 from octavo.kv.hashing import BlockHash, hash_block
 from octavo.kv.windows import first_block
 
 
 class Found(NamedTuple):
-    """A cached prefix: ``num_blocks`` full blocks and perhaps a tail, a block per group.
+    """A cached prefix of ``num_tokens`` tokens: full blocks, and perhaps the beginning of one more of each group.
 
     ``blocks[group]`` are the last full blocks: all of them with full attention, those of the window with one.
+    ``tail`` is a block per group that begins with the tokens after them; it may go on otherwise.
     """
 
-    num_blocks: int
+    num_tokens: int
     blocks: tuple[list[Block], ...]
     tail: list[Block]
 
@@ -24,11 +27,11 @@ class Found(NamedTuple):
 class PrefixIndex:
     """Published blocks by (layer group, block hash). The hash finds a block, its tokens make it a hit.
 
-    A tail is a block with fewer than block_size tokens and is found like any other; the index only remembers
-    which lengths of tail exist after a prefix, so that a lookup tries those and no more.
+    A partial block (a tail, fewer than block_size tokens) is published and found like a full one. Where no block holds
+    all of the next tokens, the one that begins most alike is found by its tokens alone (:class:`Children`).
     """
 
-    __slots__ = ("_block_size", "_blocks", "_full", "_groups", "_tail_lengths", "_windowed")
+    __slots__ = ("_block_size", "_blocks", "_children", "_full", "_groups", "_windowed")
 
     def __init__(self, *, block_size: int, group_windows: Sequence[int | None]) -> None:
         self._block_size = block_size
@@ -36,7 +39,7 @@ class PrefixIndex:
         self._full = [group for group in self._groups if group_windows[group] is None]
         self._windowed = {group: window for group, window in enumerate(group_windows) if window is not None}
         self._blocks: tuple[dict[BlockHash, Block], ...] = tuple({} for _ in self._groups)
-        self._tail_lengths: dict[BlockHash, dict[int, int]] = {}  # parent hash -> length -> how many tails
+        self._children = tuple(Children() for _ in self._groups)
 
     def __len__(self) -> int:
         """Published blocks, of all groups."""
@@ -54,7 +57,7 @@ class PrefixIndex:
         A group with full attention needs all its blocks, one with a window those that the next query sees (here of
         three blocks)::
 
-            |oooo|oooo|oooo|oooo|oooo|tt..|     full        o  in the index      t  a tail
+            |oooo|oooo|oooo|oooo|oooo|ttz.|     full        o  in the index      t  begins a block, which goes on with z
             |    |oooo| x  |oooo|oooo|tt..|     window      x  evicted: no prefix may need it
 
         Full attention bounds the prefix. From there the blocks of the windows are looked for from right to left; where
@@ -69,26 +72,42 @@ class PrefixIndex:
             end = len(rows)
         while True:
             end = self._last_plausible(hashes, end)
-            tail = self.longest_tail(
-                hashes[end - 1] if end else root, tokens[end * size : min(max_tokens, end * size + size)]
+            start = end * size
+            common, tail = self.longest_start(
+                hashes[end - 1] if end else root, tokens[start : min(max_tokens, start + size)]
             )
-            num_tokens = end * size + (len(tail[0].token_ids) if tail else 0)
+            num_tokens = start + common
             runs, gap = self._window_runs(root, hashes, tokens, end, num_tokens)
             if gap is None:
                 break
             end = gap
         for column, group in enumerate(self._full):
             runs[group] = [row[column] for row in rows[:end]]
-        return Found(end, tuple(runs[group] for group in self._groups), tail)
+        return Found(num_tokens, tuple(runs[group] for group in self._groups), tail)
 
-    def longest_tail(self, parent_hash: BlockHash, token_ids: Sequence[int]) -> list[Block]:
-        """The longest tail after ``parent_hash`` that begins ``token_ids``: a block per group. Read-only."""
-        for length in sorted(self._tail_lengths.get(parent_hash, ()), reverse=True):
-            if length <= len(token_ids):
-                asked = tuple(token_ids[:length])
-                if row := self._row(self._groups, hash_block(parent_hash, asked), parent_hash, asked):
-                    return row
-        return []
+    def longest_start(self, parent_hash: BlockHash, token_ids: Sequence[int]) -> tuple[int, list[Block]]:
+        """How many of ``token_ids`` a block of every group begins with, after ``parent_hash``, and these blocks.
+
+        Of each group the one that begins most alike; what all of them share counts. Read-only.
+        """
+        asked = tuple(token_ids)
+        length, row = len(asked), []
+        for children in self._children:
+            common, block = children.most_alike(parent_hash, asked)
+            if block is None:
+                return 0, []
+            length = min(length, common)
+            row.append(block)
+        return length, row
+
+    def is_covered(self, block: Block, group: int, parent_hash: BlockHash, token_ids: tuple[int, ...]) -> bool:
+        """Whether another block begins with all of ``token_ids``, so that ``block`` adds nothing to it. Read-only."""
+        return self._children[group].is_begun(parent_hash, token_ids, besides=block)
+
+    def covered_by(self, block: Block) -> list[Block]:
+        """What ``block``, published, makes needless: blocks whose tokens are the beginning of its own. Read-only."""
+        assert block.parent_hash is not None, f"{block!r} is not published"
+        return self._children[block.group].shorter(block.parent_hash, block.token_ids)
 
     def publish(
         self,
@@ -100,16 +119,17 @@ class PrefixIndex:
     ) -> Block | None:
         """Mutates: make ``block`` findable, unless another holds these tokens after this prefix.
 
-        Returns the block that is found from now on (``block`` or the one that was first), or None when the
-        hash is taken by other tokens: then nothing changed, and no descendant may be published either.
+        A block that its owner went on filling may be published again, with more tokens: these take the place of the
+        fewer. Returns the block that is found from now on (``block`` or the one that was first), or None when the hash
+        is taken by other tokens: then ``block`` is not published, and no descendant may be either.
         """
+        if block.block_hash is not None:
+            self.remove(block)
         found = self._blocks[group].setdefault(block_hash, block)
         if found is not block:
             return found if found.token_ids == token_ids and found.parent_hash == parent_hash else None
         block.set_content(block_hash, parent_hash, token_ids, group)
-        if len(token_ids) < self._block_size:
-            lengths = self._tail_lengths.setdefault(parent_hash, {})
-            lengths[len(token_ids)] = lengths.get(len(token_ids), 0) + 1
+        self._children[group].add(parent_hash, block)
         return block
 
     def remove(self, block: Block) -> None:
@@ -121,8 +141,7 @@ class PrefixIndex:
             raise BlockError(f"{block!r} is not published, so it cannot be removed from the index")
         if self.holds(block):
             del self._blocks[block.group][block.block_hash]
-            if len(block.token_ids) < self._block_size:
-                self._forget_tail(block.parent_hash, len(block.token_ids))
+            self._children[block.group].remove(block.parent_hash, block)
         block.reset_content()
 
     def _longest_run(
@@ -141,12 +160,13 @@ class PrefixIndex:
         return rows
 
     def _last_plausible(self, hashes: Sequence[BlockHash], end: int) -> int:
-        """The longest prefix, of at most ``end`` full blocks, after which there is a tail or whose last block is in the
+        """The longest prefix, of at most ``end`` full blocks, after which a block begins or whose last block is in the
         index, as a window of at least 2 needs it to be. A cold prompt is passed over here, quickly.
         """
         if any(window > 1 for window in self._windowed.values()):
-            blocks = self._blocks[max(self._windowed, key=self._windowed.__getitem__)]
-            while end and hashes[end - 1] not in blocks and hashes[end - 1] not in self._tail_lengths:
+            widest = max(self._windowed, key=self._windowed.__getitem__)
+            blocks, children = self._blocks[widest], self._children[widest]
+            while end and hashes[end - 1] not in blocks and hashes[end - 1] not in children:
                 end -= 1
         return end
 
@@ -183,17 +203,8 @@ class PrefixIndex:
             row.append(block)
         return row
 
-    def _forget_tail(self, parent_hash: BlockHash, length: int) -> None:
-        lengths = self._tail_lengths[parent_hash]
-        lengths[length] -= 1
-        if not lengths[length]:
-            del lengths[length]
-        if not lengths:
-            del self._tail_lengths[parent_hash]
-
     def check(self) -> None:
-        """Raise BlockError if an entry disagrees with its block, or a length with the tails. Read-only."""
-        lengths: dict[BlockHash, dict[int, int]] = {}
+        """Raise BlockError if an entry disagrees with its block, or the two ways to find one disagree. Read-only."""
         for group, blocks in enumerate(self._blocks):
             for block_hash, block in blocks.items():
                 parent, size = block.parent_hash, len(block.token_ids)
@@ -201,8 +212,16 @@ class PrefixIndex:
                     raise BlockError(f"the index of group {group} leads to {block!r}, of another hash or group")
                 if not 0 < size <= self._block_size or hash_block(parent, block.token_ids) != block_hash:
                     raise BlockError(f"{block!r} is published under a hash that is not that of its tokens")
-                if size < self._block_size:
-                    counts = lengths.setdefault(parent, {})
-                    counts[size] = counts.get(size, 0) + 1
-        if lengths != self._tail_lengths:
-            raise BlockError("the lengths of tails that the index remembers are not those of its tails")
+            self._check_children(group)
+
+    def _check_children(self, group: int) -> None:
+        count = 0
+        for parent_hash, children in self._children[group]:
+            count += len(children)
+            tokens = [block.token_ids for block in children]
+            if any(left >= right for left, right in pairwise(tokens)):
+                raise BlockError(f"the blocks of group {group} after {parent_hash.hex()[:12]} are not in order")
+            if any(block.parent_hash != parent_hash or not self.holds(block) for block in children):
+                raise BlockError(f"what follows {parent_hash.hex()[:12]} in group {group} is not what was published")
+        if count != len(self._blocks[group]):
+            raise BlockError(f"{count} blocks of group {group} are found by their tokens, not all that are published")
