@@ -122,6 +122,25 @@ class Assembly:
             chat_template_kwargs=chat_template_kwargs,
         )
 
+    def render_prefix(
+        self,
+        messages: Messages,
+        *,
+        tools: Messages | None = None,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """The token ids that every conversation begins with which begins with these messages and tools; see
+        :meth:`octavo.text.chat.ChatTemplate.prefix_tokens`. Any thread may call it.
+
+        Raises:
+            TemplateError: there is no template, or it refuses these messages.
+            InvalidRequestError: these are not messages.
+        """
+        return self._chat_template(chat_template).prefix_tokens(
+            messages, tools=tools, chat_template_kwargs=chat_template_kwargs
+        )
+
     def _chat_template(self, given: str | None) -> ChatTemplate:
         if given is not None:
             return ChatTemplate(given, self.tokenizer)

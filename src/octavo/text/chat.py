@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from octavo.errors import InvalidRequestError, TemplateError, shown
+from octavo.text.cuts import TokenCuts
 from octavo.text.messages import (
     Message,
     checked_messages,
@@ -16,8 +17,10 @@ from octavo.text.messages import (
     text_parts,
     with_parts,
 )
+from octavo.text.places import Place, PlaceFinder
+from octavo.text.prefixes import PrefixStability, shared_tokens, stability
 from octavo.text.reasoning import ends_open
-from octavo.text.segments import Conversation, Segment, find_segments
+from octavo.text.segments import Conversation, Render, Segment, find_segments
 from octavo.text.templating import CompiledTemplate
 from octavo.text.tokenizer import TemplateSource, Tokenizer, check_text
 from octavo.text.tools.detect import ToolSupport, detect
@@ -42,6 +45,7 @@ class RenderedChat:
         self._conversation = conversation
         self._encoding = tokenizer.encoding(conversation.text, add_special_tokens=False)
         self.prompt_token_ids: list[int] = self._encoding.ids
+        self._tokenizer = tokenizer
 
     def segments(self) -> list[Segment]:
         """Tools, system blocks and messages with their characters and tokens, in that order, without gaps.
@@ -52,6 +56,38 @@ class RenderedChat:
         """
         return list(self._segments)
 
+    def ends(self, places: Sequence[Place], *, within_turn: bool = False) -> list[int]:
+        """For each place the number of tokens up to its end, a place of the prompt's order never after a later one.
+
+        Those tokens are the prompt's first whatever comes after the place: other parts, calls, messages, or none.
+        Two renders for each place, which are remembered. See :mod:`octavo.text.places`.
+
+        Args:
+            places: in any order; equal ones cost nothing.
+            within_turn: only what may follow within the same turn is reckoned with: calls, results, the reply.
+                Later where a template rewrites a turn once the next one begins (drops its reasoning).
+
+        Raises:
+            InvalidRequestError: there is no such place in this conversation.
+        """
+        return self._places.ends(places, within_turn)
+
+    def place_of(self, token_index: int) -> Segment | None:
+        """The segment in which a token of the prompt lies; ``None``: it comes after all of them.
+
+        Costs what :meth:`segments` does.
+        """
+        return next((segment for segment in self._segments if token_index < segment.end_token), None)
+
+    def text_around(self, token_index: int, radius: int = 40) -> tuple[str, str]:
+        """Up to ``radius`` characters before the beginning of a token, and from it on.
+
+        From the end of the text where the prompt has no such token.
+        """
+        chars = self._encoding.token_to_chars(token_index) if token_index < len(self.prompt_token_ids) else None
+        at = len(self.text) if chars is None else chars[0]
+        return self.text[max(0, at - radius) : at], self.text[at : at + radius]
+
     @property
     def in_reasoning(self) -> bool:
         """Whether it ends inside an open ``<think>`` block, which the reply then goes on with."""
@@ -61,6 +97,11 @@ class RenderedChat:
     @cached_property
     def _segments(self) -> list[Segment]:
         return find_segments(self._conversation, self._encoding.offsets)
+
+    @cached_property
+    def _places(self) -> PlaceFinder:
+        cuts = TokenCuts(self.text, self._encoding, self.prompt_token_ids, self._tokenizer)
+        return PlaceFinder(self._conversation, cuts)
 
 
 class ChatTemplate:
@@ -88,6 +129,7 @@ class ChatTemplate:
         sources = {"default": source} if isinstance(source, str) else _checked_sources(source)
         self._templates = {name: _Template(text, tokenizer.special_tokens) for name, text in sources.items()}
         self._tokenizer = tokenizer
+        self._stability: dict[bool, PrefixStability] = {}
 
     @property
     def tool_format(self) -> ToolFormat:
@@ -137,26 +179,71 @@ class ChatTemplate:
                 param="continue_final_message",
             )
         conversation, tool_list = checked_messages(messages), checked_objects(tools, "tools")
-        template = self._pick(tool_list is not None)
-        shared = {
-            **self._tokenizer.special_tokens,
-            **_checked_kwargs(chat_template_kwargs),
-            "documents": checked_objects(documents, "documents"),
-        }
-
-        def render(part: list[Message], part_tools: list[dict[str, Any]] | None, whole: bool) -> str:
-            variables = {
-                **shared,
-                "tools": part_tools,
-                "add_generation_prompt": add_generation_prompt and whole,
-            }
-            return template.render(part, variables, open_end=continue_final_message and whole)
-
+        render = self._renderer(
+            tool_list is not None,
+            {**_checked_kwargs(chat_template_kwargs), "documents": checked_objects(documents, "documents")},
+            add_generation_prompt,
+            continue_final_message,
+        )
         text = render(conversation, tool_list, True)
         check_text(text, "messages")
         return RenderedChat(
             Conversation(text, conversation, tool_list, render, continue_final_message), self._tokenizer
         )
+
+    def prefix_tokens(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """The token ids that every conversation begins with which begins with these messages and tools.
+
+        Takes what :meth:`render` takes; ``messages`` may be empty where there are tools.
+
+        Raises:
+            InvalidRequestError: the arguments are not of that form; ``param`` says where.
+            TemplateError: the template refuses this conversation.
+        """
+        tool_list = checked_objects(tools, "tools")
+        is_empty = isinstance(messages, Sequence) and not isinstance(messages, str) and not messages
+        conversation = [] if is_empty and tool_list else checked_messages(messages)
+        variables = {**_checked_kwargs(chat_template_kwargs), "documents": None}
+        render = self._renderer(tool_list is not None, variables)
+        return shared_tokens(render, conversation, tool_list, self._tokenizer)
+
+    def prefix_stability(self, with_tools: bool = False) -> PrefixStability:
+        """Whether a prompt with its reply is the beginning of the next turn's prompt, in conversations with tools or
+        without; found by trying, once.
+
+        Raises:
+            TemplateError: there is no template for such conversations.
+        """
+        if with_tools not in self._stability:
+            render = self._renderer(with_tools, {"documents": None}, add_generation_prompt=True)
+            self._stability[with_tools] = stability(render, with_tools)
+        return self._stability[with_tools]
+
+    def _renderer(
+        self,
+        has_tools: bool,
+        variables: Mapping[str, Any],
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+    ) -> Render:
+        """Render any messages with any tools, in the template for conversations with tools or without."""
+        template = self._pick(has_tools)
+        shared = {**self._tokenizer.special_tokens, **variables}
+
+        def render(messages: list[Message], tools: list[dict[str, Any]] | None, whole: bool) -> str:
+            return template.render(
+                messages,
+                {**shared, "tools": tools, "add_generation_prompt": add_generation_prompt and whole},
+                open_end=continue_final_message and whole,
+            )
+
+        return render
 
     def _pick(self, has_tools: bool) -> _Template:
         if has_tools and "tool_use" in self._templates:

@@ -26,10 +26,11 @@ from typing import Any, Literal
 from octavo.errors import TemplateError
 from octavo.text.messages import Message, text_parts, with_parts
 
-_SYSTEM_ROLES = ("system", "developer")
-_UNKNOWN = -1
+SYSTEM_ROLES = ("system", "developer")
+UNKNOWN = -1
 
 Kind = Literal["tool", "system", "message"]
+Render = Callable[[list[Message], list[dict[str, Any]] | None, bool], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,19 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A part of the prompt that a breakpoint can stand at the end of. ``kind`` and ``index`` as a segment has them.
+
+    ``part``: which text part of a message; ``call``: which of an assistant's tool calls; neither: all of it.
+    """
+
+    kind: Kind
+    index: int
+    part: int | None = None
+    call: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Conversation:
     """What was rendered, and how to render something like it: ``render(messages, tools, whole)``.
 
@@ -60,7 +74,7 @@ class Conversation:
     text: str
     messages: list[Message]
     tools: list[dict[str, Any]] | None
-    render: Callable[[list[Message], list[dict[str, Any]] | None, bool], str]
+    render: Render
     ends_open: bool
 
 
@@ -79,7 +93,7 @@ def find_segments(conversation: Conversation, offsets: Sequence[tuple[int, int]]
     following = range(leading, len(conversation.messages))
     parts += [("message", index, finder.message_end(index)) for index in following]
     ends = [end for _, _, end in parts]
-    boundaries = _monotone([*accumulate(ends[:head], max), *ends[head:]])
+    boundaries = monotone([*accumulate(ends[:head], max), *ends[head:]])
     # A token shared by several characters' tokens covers them all, hence the running maximum.
     token_ends = list(accumulate((end for _, end in offsets), max))
     tokens = [bisect_right(token_ends, boundary) for boundary in boundaries]
@@ -92,8 +106,13 @@ def find_segments(conversation: Conversation, offsets: Sequence[tuple[int, int]]
     ]
 
 
+def leading_system(messages: Sequence[Message]) -> int:
+    """How many system messages a conversation begins with."""
+    return next((at for at, message in enumerate(messages) if message["role"] not in SYSTEM_ROLES), len(messages))
+
+
 class _BoundaryFinder:
-    """Character offsets where parts end; ``_UNKNOWN`` where the template cannot be run on less."""
+    """Character offsets where parts end; ``UNKNOWN`` where the template cannot be run on less."""
 
     def __init__(self, conversation: Conversation) -> None:
         self._text = conversation.text
@@ -119,14 +138,13 @@ class _BoundaryFinder:
     def system_ends(self) -> tuple[int, list[int]]:
         """How many system messages lead, and where each of their text blocks ends."""
         ends: list[int] = []
-        leading = 0
-        while leading < len(self._messages) and self._messages[leading]["role"] in _SYSTEM_ROLES:
-            blocks = len(text_parts(self._messages[leading]))
-            ends += [self._text_end(leading, block) for block in range(blocks)]
+        leading = leading_system(self._messages)
+        for index in range(leading):
+            blocks = len(text_parts(self._messages[index]))
+            ends += [self._text_end(index, block) for block in range(blocks)]
             if blocks:
                 # Its last block ends with its message, also where a template moves that into another turn.
-                ends[-1] = max(ends[-1], self.message_end(leading))
-            leading += 1
+                ends[-1] = max(ends[-1], self.message_end(index))
         return leading, ends
 
     def message_end(self, index: int) -> int:
@@ -148,12 +166,12 @@ class _BoundaryFinder:
 
     def _shared(self, messages: list[Message], tools: list[dict[str, Any]] | None, whole: bool) -> int:
         try:
-            return _common_prefix(self._text, self._render(messages, tools, whole))
+            return common_prefix(self._text, self._render(messages, tools, whole))
         except TemplateError:
-            return _UNKNOWN
+            return UNKNOWN
 
 
-def _common_prefix(first: str, second: str) -> int:
+def common_prefix(first: str, second: str) -> int:
     """Length of the longest common prefix, by bisection (comparing slices is much faster than characters)."""
     low, high = 0, min(len(first), len(second))
     while low < high:
@@ -165,15 +183,15 @@ def _common_prefix(first: str, second: str) -> int:
     return low
 
 
-def _monotone(ends: list[int]) -> list[int]:
+def monotone(ends: list[int]) -> list[int]:
     """No boundary after a later one: of two that disagree the earlier offset is safe. An unknown one adds
     nothing to the boundary before it.
     """
     limit = max(ends, default=0)
     for place in range(len(ends) - 1, -1, -1):
-        if ends[place] != _UNKNOWN:
+        if ends[place] != UNKNOWN:
             limit = ends[place] = min(ends[place], limit)
     for place, end in enumerate(ends):
-        if end == _UNKNOWN:
+        if end == UNKNOWN:
             ends[place] = ends[place - 1] if place else 0
     return ends
