@@ -16,7 +16,7 @@ _STATUSES = {
     400: "The request cannot be served as given; the message names the field.",
     401: "The API key is missing or wrong.",
     403: "The API key does not allow this.",
-    404: "There is no such model, response or address.",
+    404: "There is no such model, response, cache or address.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
     429: "Too much is under way; try again after `retry-after` seconds.",
@@ -65,7 +65,7 @@ def _errors(path: str, method: str) -> dict[str, Any]:
     return {
         str(status): {"description": text, "content": content}
         for status, text in _STATUSES.items()
-        if method == "post" or status not in _WITHOUT_A_BODY
+        if method in ("post", "patch") or status not in _WITHOUT_A_BODY
     }
 
 

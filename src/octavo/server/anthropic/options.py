@@ -165,8 +165,9 @@ def functions(tools: Sequence[Tool]) -> list[dict[str, Any]]:
     return [tool.function() for tool in tools]
 
 
-def choice_name(choice: Choice | None, tools: Sequence[Tool]) -> str:
-    """``tool_choice`` as :class:`octavo.server.requests.ChatRequest` has it.
+def choice_name(choice: Choice | None, tools: Sequence[Tool] | None) -> str:
+    """``tool_choice`` as :class:`octavo.server.requests.ChatRequest` has it. ``tools=None``: they are those of a named
+    cache, which checks it.
 
     Raises:
         ApiError: it wants a call, and there is no such tool.
@@ -174,10 +175,10 @@ def choice_name(choice: Choice | None, tools: Sequence[Tool]) -> str:
     if choice is None:
         return "auto"
     if not isinstance(choice, ToolChoice):
-        if choice.type == "any" and not tools:
+        if choice.type == "any" and tools is not None and not tools:
             raise invalid("tool_choice is 'any', but the request has no tools", "tool_choice")
         return _CHOICES[choice.type]
-    if not any(tool.name == choice.name for tool in tools):
+    if tools is not None and not any(tool.name == choice.name for tool in tools):
         known = ", ".join(repr(tool.name) for tool in tools) or "none"
         raise invalid(f"tool_choice.name is {choice.name!r}, but the tools are {known}", "tool_choice.name")
     if choice.name in ("auto", "required", "none"):

@@ -43,6 +43,7 @@ class CountTokensRequest(Body):
 
     model: str
     messages: Messages
+    cache: str | None = None
     system: Texts | None = None
     tools: list[Tool] | None = None
     tool_choice: Choice | None = None
@@ -70,6 +71,8 @@ class CountTokensRequest(Body):
                 "thread",
                 code=THREAD_UNSUPPORTED,
             )
+        if self.cache is not None and self.system:
+            raise invalid("system is that of the cache; leave it out, or leave out cache", "system")
         tools = self.tools or []
         turns = joined_turns(self.messages, self.system or [])
         messages = [message for turn in turns for message in turn.messages()]
@@ -77,11 +80,12 @@ class CountTokensRequest(Body):
             messages=messages,
             sampling=sampling,
             tools=functions(tools),
-            tool_choice=choice_name(self.tool_choice, tools),
+            tool_choice=choice_name(self.tool_choice, tools if self.cache is None else None),
             parallel_tool_calls=not self._one_call,
             output=self._output(is_continued=messages[-1]["role"] == "assistant"),
             template_kwargs=self._template_kwargs,
             caching=wanted_caching(tools, turns, self.cache_control),
+            cache=self.cache,
         )
 
     @property

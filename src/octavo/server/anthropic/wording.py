@@ -33,7 +33,7 @@ def _renamed(text: str | None, body: CountTokensRequest) -> str | None:
         return None
     for pattern, name in _NAMES:
         text = pattern.sub(name, text)
-    return _FORMAT.sub("tools" if body.tools else "output_config.format", text)
+    return _FORMAT.sub("tools" if body.tools or body.cache else "output_config.format", text)
 
 
 def _too_long(cause: ContextLengthError, body: CountTokensRequest, message: str) -> str:

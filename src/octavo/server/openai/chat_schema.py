@@ -59,7 +59,8 @@ class ChatCompletionRequest(SamplingBody):
         if self.top_logprobs is not None and not self.logprobs:
             raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
         tools = self.tools or []
-        choice = chosen(self.tool_choice, [tool.function.name for tool in tools])
+        names = [tool.function.name for tool in tools] if self.cache is None else None
+        choice = chosen(self.tool_choice, names)
         messages, shown_tools = template_messages(self.messages), template_tools(tools)
         return ChatRequest(
             messages=messages,
@@ -73,6 +74,7 @@ class ChatCompletionRequest(SamplingBody):
             output=wanted_output(self.response_format, self.structured_outputs),
             template_kwargs=self._template_kwargs(),
             caching=self.caching(messages, shown_tools),
+            cache=self.cache,
         )
 
     def _template_kwargs(self) -> dict[str, Any]:
@@ -82,7 +84,7 @@ class ChatCompletionRequest(SamplingBody):
 
     @property
     def wording(self) -> Wording:
-        fields = output_fields(self._output_names(), bool(self.tools))
+        fields = output_fields(self._output_names(), bool(self.tools) or self.cache is not None)
         places = {"prompt": "messages", "chat_template": "model"}
         if self.max_completion_tokens is not None:
             fields["max_tokens"] = "max_completion_tokens"

@@ -38,7 +38,7 @@ async def completions(http: Request, server: Server, call: CurrentCall, body: Co
 
 async def _start(server: Context, call: Call, body: CompletionRequest, params: SamplingParams, place: int) -> Answer:
     with body.wording(place).applied():
-        return await server.service.complete(call, body.model, body.prompts[place], params, body.caching())
+        return await server.service.complete(call, body.model, body.prompts[place], params, body.caching(), body.cache)
 
 
 def _check_number(server: Context, body: CompletionRequest) -> None:

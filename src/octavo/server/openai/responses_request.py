@@ -138,7 +138,9 @@ def _wording(body: PromptBody) -> Wording:
     places = {"prompt": "input", "messages": "input", "chat_template": "model"}
     if isinstance(body, ResponseBody) and body.max_output_tokens is None:
         places["max_tokens"] = "input"
-    return Wording({**output_fields(names, bool(body.tools)), "max_tokens": "max_output_tokens"}, places)
+    return Wording(
+        {**output_fields(names, bool(body.tools) or body.cache is not None), "max_tokens": "max_output_tokens"}, places
+    )
 
 
 def _chat_request(body: PromptBody, conversation: Conversation) -> ChatRequest:
@@ -152,6 +154,7 @@ def _chat_request(body: PromptBody, conversation: Conversation) -> ChatRequest:
         parallel_tool_calls=body.parallel_tool_calls is not False,
         output=_output(body),
         template_kwargs=_template_kwargs(body),
+        cache=body.cache,
         caching=body.caching(conversation.messages) if isinstance(body, ResponseBody) else Caching(),
     )
 
@@ -159,7 +162,7 @@ def _chat_request(body: PromptBody, conversation: Conversation) -> ChatRequest:
 def _choice(body: PromptBody) -> Choice:
     """The choice as chat completions write it, where a function's name stands one level deeper."""
     choice = body.tool_choice
-    names = [tool.name for tool in body.tools or []]
+    names = [tool.name for tool in body.tools or []] if body.cache is None else None
     if isinstance(choice, NamedTool):
         return chosen(_named(choice), names)
     if isinstance(choice, AllowedTools):

@@ -90,6 +90,7 @@ class PromptBody(Body):
     """What a prompt is made of: all that counting its tokens needs."""
 
     input: Input | None = None
+    cache: str | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
     conversation: Annotated[

@@ -26,6 +26,7 @@ class SamplingBody(CachingBody):
     """Base of both requests. What is ``null`` is not given; see :class:`octavo.SamplingParams` for what they mean."""
 
     model: str
+    cache: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[int, Field(ge=0)] | None = None

@@ -77,8 +77,8 @@ def template_tools(tools: Sequence[FunctionTool]) -> list[dict[str, Any]]:
     return [tool.model_dump(exclude_none=True) for tool in tools]
 
 
-def chosen(choice: str | NamedTool | AllowedToolChoice | None, names: Sequence[str]) -> Choice:
-    """What ``choice`` asks for, among tools of these names.
+def chosen(choice: str | NamedTool | AllowedToolChoice | None, names: Sequence[str] | None) -> Choice:
+    """What ``choice`` asks for, among tools of these names; ``None``: those of a named cache, which checks it.
 
     Raises:
         ApiError: it names a tool that there is not, or wants a call where there are no tools (400).
@@ -86,7 +86,7 @@ def chosen(choice: str | NamedTool | AllowedToolChoice | None, names: Sequence[s
     if choice is None:
         return Choice("auto")
     if isinstance(choice, str):
-        if choice == "required" and not names:
+        if choice == "required" and names is not None and not names:
             raise invalid("tool_choice is 'required', but there are no tools to call", "tool_choice")
         return Choice(choice)
     if isinstance(choice, NamedTool):
@@ -100,7 +100,9 @@ def chosen(choice: str | NamedTool | AllowedToolChoice | None, names: Sequence[s
     return Choice(choice.allowed_tools.mode, frozenset(allowed))
 
 
-def _check_known(wanted: Sequence[str], names: Sequence[str]) -> None:
+def _check_known(wanted: Sequence[str], names: Sequence[str] | None) -> None:
+    if names is None:
+        return
     known_names = frozenset(names)
     unknown = next((name for name in wanted if name not in known_names), None)
     if unknown is not None:
