@@ -12,7 +12,7 @@ from typing import Any
 from octavo.config import EngineConfig
 from octavo.engine.assemble import Assembly, Messages, Progress, StartupSummary, assemble
 from octavo.engine.engine import Engine
-from octavo.engine.intake import Prompt, RequestOptions, as_prompt
+from octavo.engine.intake import Prompt, RequestOptions, as_prompt, check_salt, check_seconds
 from octavo.engine.outputs import RequestOutput
 from octavo.engine.request import RequestGroup
 from octavo.engine.sampling_params import SamplingParams
@@ -92,6 +92,7 @@ class AsyncEngine:
         priority: int = 0,
         cache_salt: str | bytes = b"",
         timeout: float | None = None,
+        retain: Sequence[tuple[int, float]] = (),
     ) -> AsyncGenerator[RequestOutput, None]:
         """Answer one prompt, in increments (see :class:`RequestOutput`) as they are computed.
 
@@ -101,13 +102,20 @@ class AsyncEngine:
             priority: lower runs first.
             cache_salt: requests share cached blocks only under equal salts.
             timeout: seconds after which the answer ends as it is, with finish_reason ``"timeout"``.
+            retain: (tokens of the prompt, seconds) for what is to stay in the cache; see :meth:`retain`.
 
         Raises:
             InvalidRequestError: the request cannot be served as given; before any output.
             EngineDeadError: the engine failed, now or earlier; ``__cause__`` says why.
         """
         group = await self.accept(
-            prompt, sampling_params, request_id, priority=priority, cache_salt=cache_salt, timeout=timeout
+            prompt,
+            sampling_params,
+            request_id,
+            priority=priority,
+            cache_salt=cache_salt,
+            timeout=timeout,
+            retain=retain,
         )
         async with aclosing(self.stream(group)) as outputs:
             async for output in outputs:
@@ -122,6 +130,7 @@ class AsyncEngine:
         priority: int = 0,
         cache_salt: str | bytes = b"",
         timeout: float | None = None,
+        retain: Sequence[tuple[int, float]] = (),
         **template: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Answer a conversation: :meth:`generate` for what :meth:`render` makes of ``messages``.
@@ -136,6 +145,7 @@ class AsyncEngine:
             priority=priority,
             cache_salt=cache_salt,
             timeout=timeout,
+            retain=retain,
         )
         async with aclosing(self.stream(group)) as outputs:
             async for output in outputs:
@@ -150,15 +160,16 @@ class AsyncEngine:
         priority: int = 0,
         cache_salt: str | bytes = b"",
         timeout: float | None = None,
+        retain: Sequence[tuple[int, float]] = (),
     ) -> RequestGroup:
         """Check a request, on a worker thread, and make of it what :meth:`stream` answers. Nothing is queued yet.
 
-        Its ``timeout`` counts from here.
+        Its ``timeout`` and the times of ``retain`` count from here.
 
         Raises:
             InvalidRequestError: the request cannot be served as given.
         """
-        options = RequestOptions(priority, cache_salt, timeout)
+        options = RequestOptions(priority, cache_salt, timeout, retain)
         params = SamplingParams() if sampling_params is None else sampling_params
         accept = self._assembly.engine.intake.accept
         return await asyncio.to_thread(accept, prompt, params, request_id=request_id, options=options)
@@ -202,6 +213,43 @@ class AsyncEngine:
     async def reset_prefix_cache(self) -> int:
         """Forget every cached block that no request holds. Returns how many there were."""
         return await asyncio.wrap_future(self._thread.call(Engine.reset_prefix_cache))
+
+    async def lookup(self, token_ids: Sequence[int], *, cache_salt: str | bytes = b"") -> int:
+        """How many of ``token_ids`` a prompt of them would find cached now, at most all but the last.
+
+        Raises:
+            InvalidRequestError: these are no tokens of this model.
+            EngineDeadError: the engine failed or was shut down.
+        """
+        tokens, salt = self._assembly.engine.intake.check_tokens(token_ids), check_salt(cache_salt)
+        return await asyncio.wrap_future(self._thread.call(lambda engine: engine.lookup(tokens, salt)))
+
+    async def retain(self, token_ids: Sequence[int], seconds: float, *, cache_salt: str | bytes = b"") -> int:
+        """Keep what is cached of a prompt that begins with ``token_ids`` for ``seconds`` from now, at least.
+
+        Other cached blocks are evicted before these, but memory that a request needs it gets: it is a wish. Retained
+        are ``retention_budget`` of all blocks at most; beyond that, what was used longest ago is as any other.
+
+        Returns:
+            How many of ``token_ids`` are cached, and so retained.
+
+        Raises:
+            InvalidRequestError: these are no tokens of this model, or no seconds.
+            EngineDeadError: the engine failed or was shut down.
+        """
+        tokens, salt = self._assembly.engine.intake.check_tokens(token_ids), check_salt(cache_salt)
+        check_seconds(seconds, "seconds")
+        return await asyncio.wrap_future(self._thread.call(lambda engine: engine.retain(tokens, seconds, salt)))
+
+    async def release_retained(self, token_ids: Sequence[int], *, cache_salt: str | bytes = b"") -> None:
+        """Keep what is cached of ``token_ids`` no longer than anything else, whoever retained it.
+
+        Raises:
+            InvalidRequestError: these are no tokens of this model.
+            EngineDeadError: the engine failed or was shut down.
+        """
+        tokens, salt = self._assembly.engine.intake.check_tokens(token_ids), check_salt(cache_salt)
+        await asyncio.wrap_future(self._thread.call(lambda engine: engine.release_retained(tokens, salt)))
 
     async def stats(self) -> EngineStats:
         """The engine's counters, as of the step it is at."""

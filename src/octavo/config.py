@@ -107,6 +107,8 @@ class EngineConfig:
         max_num_batched_tokens: most tokens computed in one step. It bounds how long a running decode waits for
             somebody else's prompt: one such chunk.
         enable_prefix_caching: share computed blocks across requests.
+        retention_budget: share of the blocks, from 0 to 1, that may be retained while no request holds them: evicted
+            after all others, for the time that was asked for.
         kv_dtype: how keys and values are stored: ``"bf16"``, ``"int8"``, ``"fp8"``, ``"int4"`` (keys in 8 bits, values
             in 4), ``"int4-full"``, or keys and values apart, such as ``"int8:fp8"``.
         kv_8bit_layers: layers that keep 8 bits where ``kv_dtype`` says 4. ``None``: none of them.
@@ -126,6 +128,7 @@ class EngineConfig:
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
     enable_prefix_caching: bool = True
+    retention_budget: float = 0.5
     kv_dtype: str = "bf16"
     kv_8bit_layers: Sequence[int] | None = None
     kv_quality_gate: bool = True
@@ -148,6 +151,9 @@ class EngineConfig:
         _check_int("max_num_batched_tokens", self.max_num_batched_tokens, 1, 2**16)
         if not isinstance(self.enable_prefix_caching, bool):
             raise ConfigError(f"enable_prefix_caching must be True or False; got {shown(self.enable_prefix_caching)}")
+        budget = self.retention_budget
+        if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not 0 <= budget <= 1:
+            raise ConfigError(f"retention_budget must be a number from 0 to 1; got {shown(budget)}")
         _check_kv_dtype(self.kv_dtype)
         if self.kv_8bit_layers is not None:
             object.__setattr__(self, "kv_8bit_layers", _layers("kv_8bit_layers", self.kv_8bit_layers))

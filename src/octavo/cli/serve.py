@@ -92,6 +92,12 @@ def serve(
         bool,
         typer.Option("--otel", help="Send OpenTelemetry spans, as $OTEL_EXPORTER_OTLP_ENDPOINT alone does, too."),
     ] = False,
+    retention_budget: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE", help="Share of the KV cache for what clients and named caches keep there. Default: 0.5."
+        ),
+    ] = None,
     kv_memory: KVMemory = None,
     kv_dtype: KVDtype = None,
     kv_8bit_layers: KV8BitLayers = None,
@@ -130,6 +136,7 @@ def serve(
     )
     engine = given(
         **kv_format(kv_dtype, kv_8bit_layers, no_kv_quality_gate),
+        retention_budget=retention_budget,
         kv_memory=kv_memory,
         block_size=block_size,
         max_model_len=max_model_len,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -21,7 +21,7 @@ from octavo.engine.shaping import LogitShaping
 from octavo.engine.stats import EngineGauges, EngineReport, EngineStats
 from octavo.errors import EngineDeadError, InvalidRequestError
 from octavo.kv.block import BlockError
-from octavo.kv.hashing import Namespace
+from octavo.kv.hashing import BlockHash, Namespace
 from octavo.kv.manager import KVCacheManager
 from octavo.kv.residency import Residency
 from octavo.model.runner import Float32s, ForwardBatch, Int32s, SampleBatch, Samples, Scores
@@ -69,6 +69,8 @@ class Engine:
             group_windows=plan.group_windows,
             enable_prefix_caching=config.enable_prefix_caching,
             watcher=residency,
+            retention_budget=config.retention_budget,
+            clock=time.monotonic,
         )
         self.scheduler = Scheduler(
             self.kv,
@@ -132,7 +134,7 @@ class Engine:
                 param="request_id",
             )
         params = group.params
-        root = replace(self._namespace, cache_salt=group.cache_salt).root()
+        root = self._root(group.cache_salt)
         seed = self._seeds.getrandbits(64) if params.seed is None else params.seed % 2**64
         if params.prompt_logprobs is not None:
             group.prompt_logprobs = [None]
@@ -207,6 +209,21 @@ class Engine:
         """Forget every cached block that no request holds. Returns how many there were."""
         return self.kv.reset_prefix_cache()
 
+    def lookup(self, token_ids: Sequence[int], cache_salt: bytes = b"") -> int:
+        """How many of ``token_ids`` a prompt of them would find cached now, at most all but the last."""
+        return self.kv.lookup(self._root(cache_salt), list(token_ids))
+
+    def retain(self, token_ids: Sequence[int], seconds: float, cache_salt: bytes = b"") -> int:
+        """Keep what is cached of ``token_ids`` for ``seconds`` from now, at least. Returns how many tokens that is.
+
+        Other cached blocks are evicted before these, within ``retention_budget``.
+        """
+        return self.kv.retain_cached(self._root(cache_salt), token_ids, time.monotonic() + seconds)
+
+    def release_retained(self, token_ids: Sequence[int], cache_salt: bytes = b"") -> None:
+        """Keep what is cached of ``token_ids`` no longer than anything else, whoever retained it."""
+        self.kv.release_retained(self._root(cache_salt), token_ids)
+
     def snapshot(self) -> EngineStats:
         """A copy of the counters as they are now."""
         return copy.deepcopy(self.stats)
@@ -221,6 +238,7 @@ class Engine:
             num_blocks=kv.num_blocks - 1,
             num_active_blocks=kv.num_blocks - 1 - unheld,
             num_cached_blocks=cached,
+            num_retained_blocks=kv.num_retained_blocks,
             num_free_blocks=unheld - cached,
             block_size=kv.block_size,
         )
@@ -390,6 +408,9 @@ class Engine:
         if token not in self._token_texts:
             self._token_texts[token] = self._tokenizer.decode([token], skip_special_tokens=False)
         return self._token_texts[token]
+
+    def _root(self, cache_salt: bytes) -> BlockHash:
+        return replace(self._namespace, cache_salt=cache_salt).root()
 
     def _native(self, call: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         began = time.perf_counter()

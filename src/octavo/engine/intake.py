@@ -35,11 +35,14 @@ class RequestOptions(NamedTuple):
 
     ``priority``: lower runs first. ``cache_salt``: requests share cached blocks only under equal salts.
     ``timeout``: seconds from now after which the answer ends as it is, with finish_reason ``"timeout"``.
+    ``retain``: (tokens of the prompt, from its beginning; seconds from now for which their blocks are evicted after
+    all others, within the engine's ``retention_budget``), as many as one likes.
     """
 
     priority: int = 0
     cache_salt: str | bytes = b""
     timeout: float | None = None
+    retain: Sequence[tuple[int, float]] = ()
 
 
 class Intake:
@@ -92,7 +95,7 @@ class Intake:
         text, token_ids = self._tokenise(prompt)
         self._check_params(params)
         now = time.monotonic()
-        priority, cache_salt, timeout = _check_options(options or RequestOptions())
+        priority, cache_salt, timeout, retain = _check_options(options or RequestOptions(), len(token_ids))
         return RequestGroup(
             request_id or uuid.uuid4().hex,
             text,
@@ -104,6 +107,7 @@ class Intake:
             priority=priority,
             deadline=None if timeout is None else now + timeout,
             cache_salt=cache_salt,
+            retain=[(num_tokens, now + seconds) for num_tokens, seconds in retain],
         )
 
     def banned_before_minimum(self, params: SamplingParams) -> tuple[int, ...]:
@@ -130,12 +134,17 @@ class Intake:
         if text is not None and not isinstance(text, str):
             raise InvalidRequestError(f"'prompt' must be text; got {type(text).__name__}", param="prompt")
         if tokens is not None or text is None:
-            return text, self._check_tokens(tokens)
+            return text, self.check_tokens(tokens)
         if self.tokenizer is None:
             raise InvalidRequestError("this model has no tokenizer; give token ids", param="prompt")
-        return text, self._check_tokens(self.tokenizer.encode(text))
+        return text, self.check_tokens(self.tokenizer.encode(text))
 
-    def _check_tokens(self, tokens: object) -> list[int]:
+    def check_tokens(self, tokens: object) -> list[int]:
+        """A prompt that is given as token ids, checked.
+
+        Raises:
+            InvalidRequestError: it is none, is empty, or names unknown tokens.
+        """
         if isinstance(tokens, (str, bytes, Mapping)) or not hasattr(tokens, "__iter__"):
             raise InvalidRequestError(
                 f"a prompt is a text or a list of token ids; got {type(tokens).__name__}", param="prompt"
@@ -229,15 +238,41 @@ def as_prompt(rendered: RenderedChat) -> PromptFields:
     return {"prompt": rendered.text, "prompt_token_ids": rendered.prompt_token_ids}
 
 
-def _check_options(options: RequestOptions) -> tuple[int, bytes, float | None]:
-    priority, salt, timeout = options
-    if isinstance(priority, bool) or not isinstance(priority, int):
-        raise InvalidRequestError(f"priority must be a whole number; got {shown(priority)}", param="priority")
-    if not isinstance(salt, (str, bytes)):
-        raise InvalidRequestError(f"cache_salt must be text or bytes; got {shown(salt)}", param="cache_salt")
+def check_salt(salt: object) -> bytes:
+    """A ``cache_salt`` as bytes.
+
+    Raises:
+        InvalidRequestError: it is neither text nor bytes.
+    """
     if isinstance(salt, str):
         check_text(salt, "cache_salt")
-        salt = salt.encode()
+        return salt.encode()
+    if not isinstance(salt, bytes):
+        raise InvalidRequestError(f"cache_salt must be text or bytes; got {shown(salt)}", param="cache_salt")
+    return salt
+
+
+def check_seconds(seconds: object, param: str) -> None:
+    """Refuse what is no time to retain something for.
+
+    Raises:
+        InvalidRequestError: it is no number, not above 0, or not finite.
+    """
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not (number and 0 < seconds <= MAX_TIMEOUT):  # type: ignore[operator]
+        raise InvalidRequestError(
+            f"{param} must give a number of seconds above 0 and at most {MAX_TIMEOUT:,.0f}; got {shown(seconds)}",
+            param=param,
+        )
+
+
+def _check_options(
+    options: RequestOptions, num_prompt_tokens: int
+) -> tuple[int, bytes, float | None, list[tuple[int, float]]]:
+    priority, salt, timeout, retain = options
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise InvalidRequestError(f"priority must be a whole number; got {shown(priority)}", param="priority")
+    salt = check_salt(salt)
     number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
     if timeout is not None and not (number and 0 < timeout <= MAX_TIMEOUT):
         raise InvalidRequestError(
@@ -245,7 +280,24 @@ def _check_options(options: RequestOptions) -> tuple[int, bytes, float | None]:
             f"got {shown(timeout)}",
             param="timeout",
         )
-    return priority, salt, timeout
+    return priority, salt, timeout, _check_retain(retain, num_prompt_tokens)
+
+
+def _check_retain(retain: object, num_prompt_tokens: int) -> list[tuple[int, float]]:
+    """The pairs of ``retain``, the fewest tokens first."""
+    pairs = retain if isinstance(retain, Sequence) and not isinstance(retain, (str, bytes)) else None
+    if pairs is None or not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
+        raise InvalidRequestError(
+            f"retain must be a list of (tokens of the prompt, seconds); got {shown(retain)}", param="retain"
+        )
+    for num_tokens, seconds in pairs:
+        if type(num_tokens) is not int or not 1 <= num_tokens <= num_prompt_tokens:
+            raise InvalidRequestError(
+                f"retain must name 1 to {num_prompt_tokens:,} tokens, which the prompt has; got {shown(num_tokens)}",
+                param="retain",
+            )
+        check_seconds(seconds, "retain")
+    return sorted((num_tokens, seconds) for num_tokens, seconds in pairs)
 
 
 def _as_int(token: object) -> int:

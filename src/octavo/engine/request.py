@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from octavo.engine.outputs import FinishReason, RequestMetrics, TokenLogprobs
@@ -37,6 +38,7 @@ class RequestGroup:
         priority: int = 0,
         deadline: float | None = None,
         cache_salt: bytes = b"",
+        retain: Sequence[tuple[int, float]] = (),
         grammar: Grammar | None = None,
     ) -> None:
         self.request_id = request_id
@@ -47,6 +49,8 @@ class RequestGroup:
         self.priority = priority
         self.deadline = deadline
         self.cache_salt = cache_salt
+        self.retain = retain
+        """(tokens of the prompt, until when they are kept in the cache), the fewest tokens first."""
         self.grammar = grammar
         """Of an answer that has not begun; each request has its own copy."""
         self.metrics = RequestMetrics(arrival_time)
@@ -102,6 +106,7 @@ class Request:
         "num_computed_tokens",
         "num_lost_prompt_tokens",
         "num_prompt_tokens",
+        "num_retained",
         "num_table_blocks",
         "order",
         "seed",
@@ -124,6 +129,8 @@ class Request:
         self.num_computed_tokens = 0
         self.num_lost_prompt_tokens = 0
         """Of the prompt, from its beginning: what a preemption took, until it is there again."""
+        self.num_retained = 0
+        """How many of the group's ``retain`` are done with the blocks it holds."""
         self.status = RequestStatus.WAITING
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None

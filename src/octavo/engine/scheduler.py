@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from octavo.engine.outputs import FinishReason
 from octavo.engine.request import Request, RequestStatus
-from octavo.kv.manager import KVCacheManager, PrefixHit
+from octavo.kv.hit import PrefixHit
+from octavo.kv.manager import KVCacheManager
 
 
 @dataclass(slots=True)
@@ -83,13 +84,19 @@ class Scheduler:
         return output
 
     def advance(self, output: SchedulerOutput) -> None:
-        """Record that a scheduled step was computed: only now are its blocks published and its forks made."""
+        """Record that a scheduled step was computed: only now are its blocks published and its forks made.
+
+        The block in which a prompt ends is published as far as it goes; a decode publishes full blocks alone.
+        """
         for request, count in zip(output.requests, output.num_tokens, strict=True):
             request.num_computed_tokens += count
-            self.kv.publish(request.blocks, request.num_computed_tokens)
+            prompt_ends = request.num_missing_tokens == 0 and (count > 1 or request.num_output_tokens == 0)
+            self.kv.publish(request.blocks, request.num_computed_tokens, publish_tail=prompt_ends)
+            self._retain(request)
         for computed, new in output.forks:
             new.blocks = self.kv.fork(computed.blocks, new.token_ids)
             new.num_computed_tokens = computed.num_computed_tokens
+            new.num_retained = computed.num_retained
             self._start(new)
 
     def append_token(self, request: Request, token: int) -> None:
@@ -102,7 +109,7 @@ class Scheduler:
     def finish(self, request: Request, reason: FinishReason, stop_reason: int | str | None = None) -> None:
         """End a request in whatever state it is, and give its blocks back. Finishing twice is harmless."""
         if request.status is RequestStatus.RUNNING:
-            self._stop(request, publish_tail=True)
+            self._stop(request)
         elif request.status is RequestStatus.WAITING:
             self.waiting.remove(request)
         else:
@@ -203,6 +210,14 @@ class Scheduler:
             if start + count >= lost:
                 request.num_lost_prompt_tokens = 0
 
+    def _retain(self, request: Request) -> None:
+        """Keep what the caller wants kept of the prompt, each part as soon as it is computed."""
+        for num_tokens, until in request.group.retain[request.num_retained :]:
+            if num_tokens > request.num_computed_tokens:
+                return
+            self.kv.retain(request.blocks, num_tokens, until)
+            request.num_retained += 1
+
     def _reserve_forks(self, request: Request, count: int, output: SchedulerOutput) -> None:
         """Seat the siblings that can share ``request``'s prompt, if this step completes it.
 
@@ -229,18 +244,18 @@ class Scheduler:
         request.status = RequestStatus.RUNNING
         bisect.insort(self.running, request, key=_order)
 
-    def _stop(self, request: Request, *, publish_tail: bool) -> None:
+    def _stop(self, request: Request) -> None:
         self.running.remove(request)
-        self.kv.release(request.blocks, publish_tail=publish_tail)
+        self.kv.release(request.blocks, publish_tail=True)
         self._free_rows.append(request.table_row)
         request.table_row = -1
 
     def _preempt(self, request: Request, output: SchedulerOutput) -> None:
         """Take a running request's blocks away; its tokens, output included, are computed again later."""
-        self._stop(request, publish_tail=False)
+        self._stop(request)
         lost = min(request.num_computed_tokens, request.num_prompt_tokens)
         request.num_lost_prompt_tokens = max(lost, request.num_lost_prompt_tokens)
-        request.num_computed_tokens = 0
+        request.num_computed_tokens = request.num_retained = 0
         request.status = RequestStatus.WAITING
         request.group.metrics.num_preemptions += 1
         self.add(request)

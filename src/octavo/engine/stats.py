@@ -79,6 +79,7 @@ class EngineGauges:
         num_blocks: blocks that can hold tokens: all but the null block.
         num_active_blocks: those that requests hold, shared ones once.
         num_cached_blocks: those that no request holds and a hit can find.
+        num_retained_blocks: those among the cached ones that are evicted after all others, until their time is over.
         num_free_blocks: those that hold nothing.
         block_size: tokens per block.
     """
@@ -88,6 +89,7 @@ class EngineGauges:
     num_blocks: int
     num_active_blocks: int
     num_cached_blocks: int
+    num_retained_blocks: int
     num_free_blocks: int
     block_size: int
 

@@ -88,6 +88,9 @@ class Metrics:
         yield self._gauge(
             "kv_blocks_cached", "Blocks that no request holds and a hit can find.", gauges.num_cached_blocks
         )
+        yield self._gauge(
+            "kv_blocks_retained", "Those among them that are evicted after all others.", gauges.num_retained_blocks
+        )
         yield self._gauge("kv_blocks_free", "Blocks that hold nothing.", gauges.num_free_blocks)
         yield self._counter("prefix_cache_queries", "Prompt tokens looked up in the cache.", stats.num_queried_tokens)
         yield self._counter("prefix_cache_hits", "Those among them that were there.", stats.num_cached_tokens)
