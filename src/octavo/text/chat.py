@@ -72,6 +72,14 @@ class RenderedChat:
         """
         return self._places.ends(places, within_turn)
 
+    def text_ends(self, places: Sequence[Place]) -> list[int]:
+        """For each place the number of tokens that stay the prompt's first if more texts follow in its message.
+
+        As :meth:`ends` for all but a message's last text, which ends there with its message. Renders nothing that
+        :meth:`ends` has not.
+        """
+        return self._places.text_ends(places)
+
     def place_of(self, token_index: int) -> Segment | None:
         """The segment in which a token of the prompt lies; ``None``: it comes after all of them.
 

@@ -41,6 +41,11 @@ class TokenCuts:
                 return token
         return len(self._ids)
 
+    def char(self, tokens: int) -> int:
+        """Where the text of the first ``tokens`` tokens ends."""
+        chars: tuple[int, int] | None = self._encoding.token_to_chars(tokens - 1) if tokens else None
+        return 0 if chars is None else chars[1]
+
     def settled(self, char: int) -> int:
         """Tokens at or before character ``char`` that stay what they are, whatever stands from there on."""
         floor = self.before(self._last_word(char))

@@ -86,6 +86,23 @@ class PlaceFinder:
         known = dict(zip(ordered, monotone([*accumulate(ends[:head], max), *ends[head:]]), strict=True))
         return [known[spot] for spot in spots]
 
+    def text_ends(self, places: Sequence[Place]) -> list[int]:
+        """As :meth:`ends`, but not beyond the text itself; see :meth:`octavo.text.chat.RenderedChat.text_ends`."""
+        ends = self.ends(places, within_turn=False)
+        return [self._text_end(place, end) for place, end in zip(places, ends, strict=True)]
+
+    def _text_end(self, place: Place, end: int) -> int:
+        """What is written behind the text, up to ``end``, is left out. A text that is not found was changed by the
+        template, and nothing is left out.
+        """
+        spot = self._spot(place)
+        is_text = place.part is not None or place.kind == "system"
+        if not (is_text and spot.step == _WHOLE and end):
+            return end
+        text = text_parts(self._conversation.messages[spot.index])[-1].strip()
+        start = self._conversation.text.rfind(text, 0, self._cuts.char(end))
+        return end if start < 0 else min(end, self._cuts.settled(start + len(text)))
+
     def _spot(self, place: Place) -> _Spot:
         messages, tools = self._conversation.messages, self._conversation.tools or []
         if place.kind == "tool":

@@ -9,7 +9,7 @@ import pytest
 from octavo.server.anthropic.schema import CountTokensRequest
 from octavo.server.errors import ApiError
 from octavo.server.prompt_cache.caching import FIVE_MINUTES, HOUR, Caching, Mark
-from octavo.text.segments import Place
+from octavo.text.places import Place
 
 USER = {"role": "user", "content": "Hi"}
 

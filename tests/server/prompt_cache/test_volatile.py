@@ -10,7 +10,7 @@ from octavo.engine.sampling_params import SamplingParams
 from octavo.server.prompt_cache.caching import Caching, Mark
 from octavo.server.prompt_cache.volatile import without_volatile_lines, without_volatile_system_lines
 from octavo.server.requests import ChatRequest
-from octavo.text.segments import Place
+from octavo.text.places import Place
 
 USER = {"role": "user", "content": "Hi"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}

@@ -25,7 +25,7 @@ from octavo.server.anthropic.fields import CacheControl
 from octavo.server.anthropic.options import Tool
 from octavo.server.errors import ApiError, invalid
 from octavo.server.prompt_cache.caching import HOUR, Caching, Mark
-from octavo.text.segments import Place
+from octavo.text.places import Place
 
 MOST = 4
 """Breakpoints of one request, the automatic one included."""

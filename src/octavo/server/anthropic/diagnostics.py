@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, TypeAlias
 
 from octavo.server.anthropic import options
+from octavo.server.prompt_cache.diagnosis import Change, changed
 from octavo.server.prompt_cache.history import History, Record
 
 Diagnostics: TypeAlias = dict[str, Any] | None
@@ -27,13 +28,11 @@ async def compared(history: History, record: Record, wanted: options.Diagnostics
     before = history.find(record.tenant, wanted.previous_message_id)
     if before is None:
         return _reason("previous_message_not_found")
-    from octavo.server.prompt_cache.diagnosis import changed
-
     change = await asyncio.to_thread(changed, before, record)
     return _told(change)
 
 
-def _told(change: Any) -> Diagnostics:
+def _told(change: Change) -> Diagnostics:
     if change.kind == "none":
         return None
     reason = _REASONS.get(change.kind)
