@@ -150,6 +150,7 @@ _OURS = frozenset(
         "engine_up",
         "kv_blocks_active",
         "kv_blocks_cached",
+        "kv_blocks_retained",
         "kv_blocks_free",
     )
 )
