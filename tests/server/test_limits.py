@@ -19,6 +19,7 @@ from raw_http import Ask, Exchange
 from octavo.engine.sampling_params import SamplingParams
 from octavo.server.calls import Call, Caller
 from octavo.server.config import ServerConfig
+from octavo.server.prompt_cache.caching import Caching
 from octavo.server.errors import ApiError
 from octavo.server.keys import Key, KeyRing
 from octavo.server.limits import Admission
@@ -124,7 +125,8 @@ def test_a_start_that_is_cancelled_at_any_moment_frees_its_place(small: LiveServ
 
     async def cancelled(after: float) -> Call:
         call = Call("/v1/completions")
-        start = asyncio.create_task(service.complete(call, PROMPT, SamplingParams(max_tokens=50)))
+        sampling = SamplingParams(max_tokens=50)
+        start = asyncio.create_task(service.complete(call, "m", PROMPT, sampling, Caching()))
         await asyncio.sleep(after)
         start.cancel()
         await asyncio.wait({start})

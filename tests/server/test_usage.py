@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import logging
+from array import array
 from collections import Counter
 from collections.abc import AsyncGenerator
 from typing import Any, get_args
@@ -19,9 +20,14 @@ from octavo.engine.outputs import CompletionOutput, FinishReason, RequestMetrics
 from octavo.errors import EngineDeadError
 from octavo.server.answers import Answer
 from octavo.server.calls import Call
+from octavo.server.config import ServerConfig
 from octavo.server.errors import ApiError
 from octavo.server.logs import JsonLines, log_call
 from octavo.server.metrics import Metrics
+from octavo.server.prompt_cache.accounting import CacheUse
+from octavo.server.prompt_cache.caching import Breakpoint, Caching
+from octavo.server.prompt_cache.entries import Entries
+from octavo.server.prompt_cache.history import Record
 from octavo.server.usage import Ledger, Usage
 from octavo.text.reply import ReplyParser
 
@@ -51,7 +57,16 @@ def stories(draw: st.DrawFn) -> dict[str, Any]:
         "ends": draw(st.sampled_from(["read", "engine fails", "hangs up", "hangs up at once"])),
         "taken": draw(st.integers(0, 6)),
         "reasons": draw(st.booleans()),
+        "kept": draw(st.none() | st.sampled_from([300, 1800, 3600])),
     }
+
+
+def cache_use(num_tokens: int, num_answers: int, kept: int | None = None) -> CacheUse:
+    """Of a prompt that is kept, if at all, up to its end."""
+    record = Record("req_1", "default", b"", "/v1/completions", "m", None, array("i", [0] * num_tokens), 0.0)
+    record.outputs = [array("i") for _ in range(num_answers)]
+    breakpoints = [] if kept is None else [Breakpoint(num_tokens, 1, kept)]
+    return CacheUse(Entries(lambda: 0.0), ServerConfig(), Caching(), breakpoints, record)
 
 
 async def outputs(story: dict[str, Any]) -> AsyncGenerator[RequestOutput, None]:
@@ -81,7 +96,8 @@ async def play(story: dict[str, Any], ledger: Ledger, released: Counter[str]) ->
     def release() -> None:
         released[call.request_id] += 1
 
-    answer = Answer(outputs(story), parsers, call.enter(), ledger, release)
+    use = cache_use(story["prompt"], story["n"], story["kept"])
+    answer = Answer(outputs(story), parsers, use, call.enter(), ledger, release)
     call.answers.append(answer)
 
     async def endpoint() -> None:
@@ -142,6 +158,8 @@ def test_usage_metrics_and_logs_agree_whatever_becomes_of_requests(told: list[di
             assert entry.usage == Usage()
         else:
             assert (entry.usage.prompt_tokens, entry.usage.cached_tokens) == (story["prompt"], story["cached"])
+            written = 0 if story["kept"] is None else story["prompt"] - story["cached"]
+            assert (entry.usage.read_tokens, entry.usage.written_tokens.total()) == (story["cached"], written)
         assert entry.usage.reasoning_tokens == (entry.usage.output_tokens if story["reasons"] else 0)
 
     total = Usage()
@@ -179,8 +197,10 @@ def check_views(usage: Usage) -> None:
     )
     prompt = anthropic["input_tokens"] + anthropic["cache_read_input_tokens"] + anthropic["cache_creation_input_tokens"]
     assert prompt == openai["prompt_tokens"] == responses["input_tokens"] == otel["gen_ai.usage.input_tokens"]
-    created = anthropic["cache_creation"]
-    assert sum(created.values()) == anthropic["cache_creation_input_tokens"]
+    created = anthropic["cache_creation_input_tokens"]
+    assert created == openai["prompt_tokens_details"]["cache_write_tokens"]
+    assert created == responses["input_tokens_details"]["cache_write_tokens"]
+    assert created == otel["gen_ai.usage.cache_creation.input_tokens"]
     assert (
         anthropic["cache_read_input_tokens"]
         == openai["prompt_tokens_details"]["cached_tokens"]
@@ -228,7 +248,7 @@ async def test_tokens_count_as_reasoning_up_to_the_marker_that_ends_it() -> None
             yield RequestOutput("r", None, [1], [output], ends, 0, RequestMetrics(0.0))
 
     parser = ReplyParser(tool_format=None, reasoning=True)
-    answer = Answer(outputs(), [parser], call.enter(), ledger, lambda: None)
+    answer = Answer(outputs(), [parser], cache_use(1, 1), call.enter(), ledger, lambda: None)
     await answer.begin()
     [reply] = await answer.collect()
     assert (reply.reasoning, reply.text) == ("Hmm.", "Yes.")

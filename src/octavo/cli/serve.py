@@ -81,6 +81,40 @@ def serve(
         int, typer.Option(metavar="N", help="Most responses kept for one tenant; see store of /v1/responses.")
     ] = 1000,
     max_stored_bytes: Annotated[str, typer.Option(metavar="SIZE", help="Most bytes of them.")] = "256MiB",
+    min_cache_tokens: Annotated[
+        int, typer.Option(metavar="N", help="Fewest tokens up to a breakpoint for it to count as cached.")
+    ] = 0,
+    anthropic_usage: Annotated[
+        str,
+        typer.Option(
+            metavar="HOW", help="What Anthropic's usage reports as read: by its contract (contract), or all (physical)."
+        ),
+    ] = "contract",
+    openai_usage: Annotated[
+        str,
+        typer.Option(metavar="HOW", help="cached_tokens to the token (exact), or as OpenAI rounds them (rounded)."),
+    ] = "exact",
+    max_history: Annotated[
+        int, typer.Option(metavar="N", help="Most prompts of one tenant kept to explain misses by.")
+    ] = 1000,
+    max_history_bytes: Annotated[str, typer.Option(metavar="SIZE", help="Most bytes of them.")] = "64MiB",
+    max_caches: Annotated[int, typer.Option(metavar="N", help="Most named caches of one tenant.")] = 100,
+    max_cache_tokens: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Most tokens of them together. Default: what the retention budget holds."),
+    ] = None,
+    share_cache: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TENANTS", help="Tenants that find each other's prompts cached: alice,bob; may be repeated."
+        ),
+    ] = None,
+    drop_system_line: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT", help="Leave out lines that begin so at the start of a system prompt; may be repeated."
+        ),
+    ] = None,
     public_metrics: Annotated[
         bool, typer.Option("--public-metrics", help="Let anybody read /metrics, not administrators alone.")
     ] = False,
@@ -130,6 +164,15 @@ def serve(
         shutdown_timeout=shutdown_timeout,
         max_stored=max_stored,
         max_stored_bytes=max_stored_bytes,
+        min_cache_tokens=min_cache_tokens,
+        anthropic_usage=anthropic_usage,
+        openai_usage=openai_usage,
+        max_history=max_history,
+        max_history_bytes=max_history_bytes,
+        max_caches=max_caches,
+        max_cache_tokens=max_cache_tokens,
+        share_cache=share_cache or (),
+        drop_system_lines=drop_system_line or (),
         cors_origins=cors_origin or (),
         public_metrics=public_metrics,
         vllm_metrics=vllm_metrics,

@@ -21,6 +21,7 @@ router = APIRouter(prefix="/admin", dependencies=[Depends(require_admin)])
 @router.post("/cache/flush")
 async def flush_cache(server: Server) -> Response:
     """Forget every cached block that no request holds."""
+    server.service.entries.clear()
     try:
         return JSON({"flushed_blocks": await server.engine.reset_prefix_cache()})
     except EngineDeadError as error:

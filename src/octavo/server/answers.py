@@ -9,6 +9,8 @@ from typing import Literal
 
 from octavo.engine.outputs import CompletionOutput, RequestOutput, TokenLogprobs
 from octavo.server.errors import ApiError, ErrorKind, as_api_error
+from octavo.server.prompt_cache.accounting import CacheUse
+from octavo.server.prompt_cache.history import Record
 from octavo.server.usage import Entry, Ledger, Usage
 from octavo.text.reply import ReplyParser
 from octavo.text.reply_parts import Reasoning, ReplyPart, Text, ToolArguments, ToolCallStart
@@ -84,6 +86,7 @@ class Answer:
     Args:
         outputs: the engine's, not begun.
         parsers: one for each of ``n`` answers.
+        use: of the cache; settled with the first output.
         release: called once, when it is closed.
 
     Attributes:
@@ -96,12 +99,14 @@ class Answer:
         self,
         outputs: AsyncGenerator[RequestOutput, None],
         parsers: list[ReplyParser],
+        use: CacheUse,
         entry: Entry,
         ledger: Ledger,
         release: Callable[[], None],
     ) -> None:
         self._outputs = outputs
         self._parsers = parsers
+        self._use = use
         self._called = [False] * len(parsers)
         self._ended = [False] * len(parsers)
         self._delivered: list[float | None] = [None] * len(parsers)
@@ -119,7 +124,7 @@ class Answer:
         """
         try:
             self.first = first = await anext(self._outputs)
-            self._ledger.begin(self._entry, first.metrics, len(first.prompt_token_ids), first.num_cached_tokens)
+            self._ledger.begin(self._entry, first, self._use.settle(first.num_cached_tokens))
             for completion in first.outputs:
                 self._check(completion)
         except BaseException as error:
@@ -134,6 +139,11 @@ class Answer:
     def usage(self) -> Usage:
         """What it used so far. The prompt's figures are final from the start."""
         return self._entry.usage
+
+    @property
+    def record(self) -> Record:
+        """What the history keeps of it."""
+        return self._use.record
 
     @property
     def num_choices(self) -> int:
@@ -191,6 +201,7 @@ class Answer:
         parser = self._parsers[choice]
         thinks = parser.in_reasoning
         parts = parser.feed(completion.text)
+        self.record.outputs[choice].extend(completion.token_ids)
         self._count(completion, thinks or parser.in_reasoning, now)
         increment = Increment(choice, parts, completion.token_ids, completion.logprobs)
         if completion.finish_reason is not None:

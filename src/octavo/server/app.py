@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
@@ -18,7 +19,7 @@ from starlette.types import Scope
 
 from octavo.async_engine import AsyncEngine
 from octavo.errors import EngineDeadError, InvalidRequestError, shown
-from octavo.server import admin, health, models, openapi
+from octavo.server import admin, cache_usage, caches, health, models, openapi
 from octavo.server.addresses import nothing_at
 from octavo.server.anthropic import messages
 from octavo.server.auth import Access
@@ -52,15 +53,17 @@ def create_app(
     *,
     keys: KeyRing | None = None,
     tracing: Tracing | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> FastAPI:
     """An application that serves ``engine``, which stays its maker's to shut down.
 
     Args:
         keys: who is let in; ``None``: everybody.
         tracing: told of every request that has ended.
+        clock: seconds by which what is cached grows old; it never goes back.
     """
     settings = ServerConfig() if config is None else config
-    service = Service(engine, settings)
+    service = Service(engine, settings, clock=clock)
     context = Context(engine, settings, service)
     model = context.model_names[0]
     metrics = Metrics(engine, service.ledger, model, aliases=settings.vllm_metrics)
@@ -90,7 +93,7 @@ def create_app(
         telemetry=_NO_TELEMETRY,
     )
     app.state.octavo = context
-    for part in (chat, completions, messages, responses, models, health, admin):
+    for part in (chat, completions, messages, responses, caches, cache_usage, models, health, admin):
         app.include_router(part.router)
     for_admins = keys is not None and not settings.public_metrics
     app.include_router(metrics_router(metrics, for_admins=for_admins))
@@ -110,7 +113,7 @@ def create_app(
         app.add_middleware(
             CORSMiddleware,
             allow_origins=settings.cors_origins,
-            allow_methods=["GET", "POST", "DELETE"],
+            allow_methods=["GET", "POST", "PATCH", "DELETE"],
             allow_headers=["*"],
             expose_headers=["x-request-id", "request-id", "retry-after"],
         )

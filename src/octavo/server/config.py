@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from octavo.config import parse_bytes
 from octavo.errors import ConfigError, shown
 
 _LONGEST_SECONDS = 1e9
+
+AnthropicUsage = Literal["contract", "physical"]
+OpenAIUsage = Literal["exact", "rounded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,18 @@ class ServerConfig:
         max_stored: most responses kept for one tenant (``store`` of /v1/responses); those go first that were not
             gone on with for longest.
         max_stored_bytes: most bytes of them (``int`` or ``"256MiB"``).
+        min_cache_tokens: prompts with fewer tokens up to a breakpoint have nothing cached there, as the APIs count it.
+        anthropic_usage: what Anthropic's usage reports as read: what a breakpoint's entry covers and was reused
+            (``"contract"``), or all that was reused (``"physical"``).
+        openai_usage: ``cached_tokens`` to the token (``"exact"``), or as OpenAI itself rounds them (``"rounded"``).
+        max_history: most prompts of one tenant that misses are explained by.
+        max_history_bytes: most bytes of them (``int`` or ``"64MiB"``).
+        max_caches: most named caches of one tenant.
+        max_cache_tokens: most tokens of them together; ``None``: what the retention budget holds.
+        share_cache: groups of tenants, each ``"alice,bob"``, that find each other's prompts in the cache; no tenant
+            finds another's otherwise.
+        drop_system_lines: beginnings of lines that are left out where a system prompt begins with them: some clients
+            put a line there that is another one each time.
         cors_origins: origins whose pages may call the server (``"https://chat.example.com"``, or ``"*"`` for any);
             none by default.
         public_metrics: let everybody read /metrics, not administrators alone.
@@ -54,6 +70,15 @@ class ServerConfig:
     shutdown_timeout: float = 30
     max_stored: int = 1000
     max_stored_bytes: int | str = "256MiB"
+    min_cache_tokens: int = 0
+    anthropic_usage: AnthropicUsage | str = "contract"
+    openai_usage: OpenAIUsage | str = "exact"
+    max_history: int = 1000
+    max_history_bytes: int | str = "64MiB"
+    max_caches: int = 100
+    max_cache_tokens: int | None = None
+    share_cache: Sequence[str] = ()
+    drop_system_lines: Sequence[str] = ()
     cors_origins: Sequence[str] = ()
     public_metrics: bool = False
     vllm_metrics: bool = False
@@ -75,7 +100,8 @@ class ServerConfig:
             _seconds("shutdown_timeout", self.shutdown_timeout)
         _whole("max_stored", self.max_stored, 0)
         object.__setattr__(self, "max_stored_bytes", parse_bytes(self.max_stored_bytes))
-        for name in ("model_names", "cors_origins"):
+        self._check_caching()
+        for name in ("model_names", "cors_origins", "share_cache", "drop_system_lines"):
             object.__setattr__(self, name, _texts(name, getattr(self, name)))
         for origin in self.cors_origins:
             if origin != "*" and (not origin.startswith(("http://", "https://")) or origin.count("/") != 2):
@@ -85,6 +111,16 @@ class ServerConfig:
         for name in ("allow_anyone", "public_metrics", "vllm_metrics"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be True or False; got {shown(getattr(self, name))}")
+
+    def _check_caching(self) -> None:
+        _whole("min_cache_tokens", self.min_cache_tokens, 0)
+        _choice("anthropic_usage", self.anthropic_usage, get_args(AnthropicUsage))
+        _choice("openai_usage", self.openai_usage, get_args(OpenAIUsage))
+        _whole("max_history", self.max_history, 0)
+        object.__setattr__(self, "max_history_bytes", parse_bytes(self.max_history_bytes))
+        _whole("max_caches", self.max_caches, 0)
+        if self.max_cache_tokens is not None:
+            _whole("max_cache_tokens", self.max_cache_tokens, 0)
 
     @property
     def max_body_bytes(self) -> int:
@@ -99,6 +135,11 @@ def _whole(name: str, value: object, low: int, high: int = 2**31 - 1) -> None:
 def _seconds(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _LONGEST_SECONDS:
         raise ConfigError(f"{name} must be a number of seconds above 0; got {shown(value)}")
+
+
+def _choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name} must be {' or '.join(map(repr, allowed))}; got {shown(value)}")
 
 
 def _texts(name: str, value: object) -> tuple[str, ...]:

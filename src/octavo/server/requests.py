@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.engine.sampling_params import SamplingParams
+from octavo.server.prompt_cache.caching import Caching
 from octavo.text.grammar import StructuredOutputsParams
 
 
@@ -24,6 +25,8 @@ class ChatRequest:
         parallel_tool_calls: whether one answer may hold several calls.
         output: what the answer must be where it does not call.
         template_kwargs: further variables of the chat template.
+        caching: what is asked of the prompt cache.
+        cache: name of the named cache that the conversation begins with.
     """
 
     messages: list[dict[str, Any]]
@@ -34,6 +37,8 @@ class ChatRequest:
     parallel_tool_calls: bool = True
     output: StructuredOutputsParams | None = None
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    caching: Caching = field(default_factory=Caching)
+    cache: str | None = None
 
     @property
     def callable_tools(self) -> list[dict[str, Any]]:

@@ -7,8 +7,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo.engine.outputs import RequestMetrics
+from octavo.engine.outputs import RequestMetrics, RequestOutput
 from octavo.kv.histogram import Histogram
+from octavo.server.prompt_cache.accounting import Figures
+from octavo.server.prompt_cache.caching import FIVE_MINUTES, HALF_A_DAY, HOUR
 
 TO_FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 BETWEEN_TOKENS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10)
@@ -23,12 +25,16 @@ class Usage:
     Attributes:
         prompt_tokens: of the whole prompt, counted once for all answers to it.
         cached_tokens: those among them that were read from the cache.
+        read_tokens: those that are reported as read, by the rules of the API.
+        written_tokens: those that are reported as written, by the seconds they are kept.
         output_tokens: of all answers together, end tokens included.
         reasoning_tokens: those among them that belong to reasoning.
     """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    read_tokens: int = 0
+    written_tokens: Counter[int] = field(default_factory=Counter)
     output_tokens: int = 0
     reasoning_tokens: int = 0
 
@@ -38,27 +44,44 @@ class Usage:
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.output_tokens,
             "total_tokens": self.prompt_tokens + self.output_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "prompt_tokens_details": {
+                "cached_tokens": self.read_tokens,
+                "cache_write_tokens": self.written_tokens.total(),
+            },
             "completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
         }
 
     def openai_responses(self) -> dict[str, Any]:
-        """``usage`` of responses."""
+        """``usage`` of responses. The API knows two times to live: what is kept for less than twelve hours counts as
+        the one, for twelve or more as the other.
+        """
+        long = sum(tokens for ttl, tokens in self.written_tokens.items() if ttl >= HALF_A_DAY)
         return {
             "input_tokens": self.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": self.cached_tokens, "cache_write_tokens": 0},
+            "input_tokens_details": {
+                "cached_tokens": self.read_tokens,
+                "cache_write_tokens": self.written_tokens.total(),
+                "cache_write_tokens_details": {
+                    "ttl_30m_tokens": self.written_tokens.total() - long,
+                    "ttl_12h_tokens": long,
+                },
+            },
             "output_tokens": self.output_tokens,
             "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
             "total_tokens": self.prompt_tokens + self.output_tokens,
         }
 
     def anthropic(self) -> dict[str, Any]:
-        """``usage`` of messages: input_tokens excludes what was read from the cache."""
+        """``usage`` of messages: input_tokens excludes what was read from the cache and what was written to it."""
+        written = self.written_tokens.total()
         return {
-            "input_tokens": self.prompt_tokens - self.cached_tokens,
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": self.cached_tokens,
-            "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
+            "input_tokens": self.prompt_tokens - self.read_tokens - written,
+            "cache_creation_input_tokens": written,
+            "cache_read_input_tokens": self.read_tokens,
+            "cache_creation": {
+                "ephemeral_5m_input_tokens": self.written_tokens[FIVE_MINUTES],
+                "ephemeral_1h_input_tokens": self.written_tokens[HOUR],
+            },
             "output_tokens": self.output_tokens,
             "output_tokens_details": {"thinking_tokens": self.reasoning_tokens},
         }
@@ -68,13 +91,15 @@ class Usage:
         return {
             "gen_ai.usage.input_tokens": self.prompt_tokens,
             "gen_ai.usage.output_tokens": self.output_tokens,
-            "gen_ai.usage.cache_read.input_tokens": self.cached_tokens,
-            "gen_ai.usage.cache_creation.input_tokens": 0,
+            "gen_ai.usage.cache_read.input_tokens": self.read_tokens,
+            "gen_ai.usage.cache_creation.input_tokens": self.written_tokens.total(),
         }
 
     def add(self, other: Usage) -> None:
         self.prompt_tokens += other.prompt_tokens
         self.cached_tokens += other.cached_tokens
+        self.read_tokens += other.read_tokens
+        self.written_tokens += other.written_tokens
         self.output_tokens += other.output_tokens
         self.reasoning_tokens += other.reasoning_tokens
 
@@ -123,12 +148,14 @@ class Ledger:
         self.latency = Histogram(LATENCY)
         self.inter_token = Histogram(BETWEEN_TOKENS)
 
-    def begin(self, entry: Entry, times: RequestMetrics, prompt_tokens: int, cached_tokens: int) -> None:
+    def begin(self, entry: Entry, first: RequestOutput, figures: Figures) -> None:
         """The engine has given a first output: what is known of the prompt from then on."""
-        entry.times = times
+        entry.times = times = first.metrics
         for usage in (entry.usage, self.total):
-            usage.prompt_tokens += prompt_tokens
-            usage.cached_tokens += cached_tokens
+            usage.prompt_tokens += len(first.prompt_token_ids)
+            usage.cached_tokens += first.num_cached_tokens
+            usage.read_tokens += figures.read
+            usage.written_tokens += figures.written
         if entry.time_to_first_token is not None:
             self.time_to_first_token.observe(entry.time_to_first_token)
         if times.time_in_queue is not None:
