@@ -11,6 +11,7 @@ from documents import ROOT
 from pydantic import BaseModel, BeforeValidator
 
 from octavo.server.openai import messages
+from octavo.server.openai.caching import CachingBody
 from octavo.server.openai.chat_schema import ChatCompletionRequest
 from octavo.server.openai.completions_schema import CompletionRequest
 from octavo.server.openai.sampling import SamplingBody
@@ -20,6 +21,7 @@ MODELS = {
     "## Fields of both": SamplingBody,
     "## Chat completions": ChatCompletionRequest,
     "## Completions": CompletionRequest,
+    "## Prompt caching": CachingBody,
 }
 
 

@@ -10,7 +10,13 @@ from doc_tables import quoted, section, table
 from pydantic import BaseModel, BeforeValidator
 
 from octavo.server import models
-from octavo.server.openai import responses, responses_items, responses_output, responses_reply
+from octavo.server.openai import (
+    responses,
+    responses_diagnosis,
+    responses_items,
+    responses_output,
+    responses_reply,
+)
 from octavo.server.openai.responses_schema import InputTokensBody, PromptBody, ResponseBody
 
 PAGE = "docs/responses-api.md"
@@ -23,9 +29,9 @@ def rows(heading: str, *columns: str) -> dict[str, list[str]]:
 
 def test_every_field_of_a_request_has_its_row_in_order() -> None:
     described = rows("## The request", "Field", "Status", "What")
-    assert list(described) == list(ResponseBody.model_fields)
     shared = [*PromptBody.model_fields, "model"]
-    assert list(described)[: len(shared)] == shared == list(InputTokensBody.model_fields)
+    assert shared == list(InputTokensBody.model_fields)
+    assert list(described) == [*shared, *(name for name in ResponseBody.model_fields if name not in shared)]
     assert {status for status, _ in described.values()} == {"works", "no effect", "refused"}
 
 
@@ -47,6 +53,14 @@ def test_every_type_of_item_has_its_row() -> None:
 def test_every_type_of_output_has_its_row() -> None:
     written = re.findall(r'"type": "(message|reasoning|function_call)"', inspect.getsource(responses_output))
     assert set(rows("## The response", "Type", "When")) == set(written)
+
+
+def test_every_diagnosis_has_its_row() -> None:
+    source = inspect.getsource(responses_diagnosis)
+    types = set(re.findall(r'"(unavailable|cache_\w+|comparison_response_\w+)"', source)) - {"cache_missed_tokens"}
+    assert set(rows("## Prompt caching", "Type", "When")) == types
+    reasons = set(re.findall(r'"(\w+_changed)"', source))
+    assert set(rows("## Prompt caching", "Reason", "What changed first")) == reasons
 
 
 def test_every_event_has_its_row() -> None:

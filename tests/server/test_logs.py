@@ -63,7 +63,7 @@ def chat(server: LiveServer, **fields: Any) -> httpx.Response:
 
 
 def test_a_request_is_one_line_with_what_it_used_and_how_long_it_took(server: LiveServer, lines: Any) -> None:
-    reply = chat(server, n=2)
+    reply = chat(server, n=2, prompt_cache_key="mine")
     [line] = lines(1)
     assert datetime.fromisoformat(line["time"]).tzinfo is not None
     usage = reply.json()["usage"]
@@ -75,6 +75,7 @@ def test_a_request_is_one_line_with_what_it_used_and_how_long_it_took(server: Li
         "method": "POST",
         "status": 200,
         "model": server.model,
+        "cache_key": "mine",
         "prompt_tokens": usage["prompt_tokens"],
         "cached_tokens": usage["prompt_tokens_details"]["cached_tokens"],
         "output_tokens": usage["completion_tokens"],

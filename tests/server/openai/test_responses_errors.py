@@ -121,7 +121,8 @@ MALFORMED: list[tuple[dict[str, Any], str]] = [
     ({"safety_identifier": "x" * 129}, "safety_identifier"),
     ({"prompt_cache_key": "x" * 65}, "prompt_cache_key"),
     ({"prompt_cache_retention": "for ever"}, "prompt_cache_retention"),
-    ({"prompt_cache_options": {"prewarm": True}}, "prompt_cache_options.prewarm"),
+    ({"prompt_cache_options": {"prewarm": "yes"}}, "prompt_cache_options.prewarm"),
+    ({"prompt_cache_options": {"comparison_response_id": ""}}, "prompt_cache_options.comparison_response_id"),
     ({"moderation": {}}, "moderation"),
     ({"messages": [USER]}, "messages"),
 ]

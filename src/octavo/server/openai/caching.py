@@ -8,7 +8,7 @@ from typing import Any, Literal
 from octavo.server.openai.fields import Short
 from octavo.server.prompt_cache.caching import DAY, FIVE_MINUTES, HALF_A_DAY, HALF_AN_HOUR, HOUR, Caching, Mark
 from octavo.server.validation import Body
-from octavo.text.segments import Place
+from octavo.text.places import Place
 
 SECONDS = {"30m": HALF_AN_HOUR, "12h": HALF_A_DAY, "5m": FIVE_MINUTES, "1h": HOUR}
 MAX_WRITTEN = {"implicit": 3, "explicit": 4}
