@@ -33,6 +33,7 @@ OTHERS = (
     ("get", "/v1/responses/{response_id}"),
     ("delete", "/v1/responses/{response_id}"),
     ("get", "/v1/responses/{response_id}/input_items"),
+    ("get", "/v1/cache/usage"),
     ("get", "/v1/models"),
     ("get", "/v1/models/{model}"),
     ("get", "/health"),
