@@ -184,3 +184,40 @@ def test_a_secret_that_others_can_read_or_that_is_damaged_is_refused(
     path.write_bytes(b"short")
     with pytest.raises(ConfigError, match="delete it"):
         server_secret()
+
+
+def salts(*groups: str) -> dict[str, bytes]:
+    names = ("alice", "bob", "carol")
+    ring = KeyRing([Key.of(name, name) for name in names], SECRET, groups)
+    return {name: caller.cache_salt for name in names if (caller := ring.find(name)) is not None}
+
+
+def test_only_tenants_of_one_group_have_one_salt() -> None:
+    apart, together = salts(), salts("bob, alice")
+    assert len(set(apart.values())) == 3
+    assert together["alice"] == together["bob"] and together["carol"] == apart["carol"]
+    assert together["alice"] not in apart.values()
+    assert together == salts("alice,bob")
+    assert len(set(salts("*").values())) == 1
+    assert salts("*")["alice"] != salts("alice,bob,carol")["alice"]
+
+
+def test_who_leaves_a_group_finds_nothing_of_it_and_leaves_nothing_of_its_own_there() -> None:
+    assert salts("alice,bob,carol")["alice"] != salts("alice,bob")["alice"]
+    assert salts("alice,bob")["alice"] != salts()["alice"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        (["alice,bob", "bob,carol"], "tenant 'bob' shares its cache in two groups"),
+        (["alice,bob", "*"], "two groups"),
+        (["alice,dave"], "alice, bob, carol, or \\* for all of them; got 'dave' in 'alice,dave'"),
+        (["alice"], "at least two tenants; got 'alice'"),
+        (["alice,alice"], "named twice in 'alice,alice'"),
+        (["alice,"], "got '' in 'alice,'"),
+    ],
+)
+def test_a_group_that_is_none_is_refused(groups: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        salts(*groups)

@@ -22,6 +22,7 @@ from octavo.model.weights import LoadedModel, load_model
 from octavo.planner import MemoryPlan, free_memory, kv_formats, plan
 from octavo.text.chat import ChatTemplate, RenderedChat
 from octavo.text.loading import load_tokenizer
+from octavo.text.prefixes import PrefixStability
 from octavo.text.reply_format import ReplyFormat
 from octavo.text.tokenizer import TemplateSource, Tokenizer
 
@@ -140,6 +141,14 @@ class Assembly:
         return self._chat_template(chat_template).prefix_tokens(
             messages, tools=tools, chat_template_kwargs=chat_template_kwargs
         )
+
+    def prefix_stability(self, with_tools: bool) -> PrefixStability:
+        """Whether the template leaves the past alone; see :meth:`octavo.text.chat.ChatTemplate.prefix_stability`.
+
+        Raises:
+            TemplateError: there is no template.
+        """
+        return self._chat_template(None).prefix_stability(with_tools)
 
     def _chat_template(self, given: str | None) -> ChatTemplate:
         if given is not None:

@@ -9,7 +9,7 @@ import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ API_KEY, ADMIN_KEY = "OCTAVO_API_KEY", "OCTAVO_ADMIN_KEY"
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _SECRET_BYTES = 32
+_EVERYBODY = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,20 @@ class KeyRing:
     Args:
         keys: at least one.
         secret: what the tenants' cache salts are derived from; see :func:`server_secret`.
+        share_cache: groups of tenants that find each other's prompts in the cache: ``"alice,bob"`` each, or ``"*"``
+            for all tenants.
 
     Raises:
-        ConfigError: there are none, or two are the same.
+        ConfigError: there are none, two are the same, or a group is not one of their tenants.
     """
 
-    def __init__(self, keys: Iterable[Key], secret: bytes) -> None:
-        self._keys = [(key.digest, Caller(key.tenant, cache_salt(secret, key.tenant), key.is_admin)) for key in keys]
+    def __init__(self, keys: Iterable[Key], secret: bytes, share_cache: Iterable[str] = ()) -> None:
+        known = list(keys)
+        groups = _groups(share_cache, {key.tenant for key in known})
+        self._keys = [
+            (key.digest, Caller(key.tenant, cache_salt(secret, groups.get(key.tenant, key.tenant)), key.is_admin))
+            for key in known
+        ]
         if not self._keys:
             raise ConfigError("there are no API keys, so nobody could be let in; make one with: octavo key TENANT")
         if len({digest for digest, _ in self._keys}) < len(self._keys):
@@ -70,9 +78,11 @@ class KeyRing:
         return found
 
 
-def cache_salt(secret: bytes, tenant: str) -> bytes:
-    """Under which salt a tenant's blocks are cached: the same whatever key it comes with, unknown to everybody else."""
-    return hmac.digest(secret, tenant.encode(), "sha256")
+def cache_salt(secret: bytes, name: str) -> bytes:
+    """Under which salt blocks of a tenant, or of a group, are cached: the same whatever key it comes with, unknown to
+    everybody else.
+    """
+    return hmac.digest(secret, name.encode(), "sha256")
 
 
 def new_key() -> str:
@@ -184,6 +194,37 @@ def _create(path: Path) -> None:
             os.link(name, path)
     finally:
         Path(name).unlink()
+
+
+def _groups(share_cache: Iterable[str], tenants: Set[str]) -> dict[str, str]:
+    """The name of the group of each tenant that is in one. It is no tenant's name, and another one when the group gets
+    other members: nobody finds then what was cached for those that were in it.
+    """
+    found: dict[str, str] = {}
+    for group in share_cache:
+        members = _members(group, tenants)
+        for tenant in members:
+            if tenant in found:
+                raise ConfigError(f"tenant {tenant!r} shares its cache in two groups; name it in one of them")
+            found[tenant] = _EVERYBODY if group.strip() == _EVERYBODY else ",".join(sorted(members))
+    return found
+
+
+def _members(group: str, tenants: Set[str]) -> Set[str]:
+    if group.strip() == _EVERYBODY:
+        return tenants
+    names = [name.strip() for name in group.split(",")]
+    for name in names:
+        if name not in tenants:
+            raise ConfigError(
+                f"a group that shares its cache has tenants with a key: {', '.join(sorted(tenants))}, or * for all of "
+                f"them; got {shown(name)} in {shown(group)}"
+            )
+    if len(names) < 2:
+        raise ConfigError(f"a group that shares its cache has at least two tenants; got {shown(group)}")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"a tenant is named twice in {shown(group)}")
+    return set(names)
 
 
 def _read_line(words: list[str], where: str) -> Key:
