@@ -26,6 +26,8 @@ from octavo.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from octavo.engine.assemble import StartupSummary
     from octavo.server.config import ServerConfig
     from octavo.server.keys import Key, KeyRing
@@ -207,7 +209,7 @@ def _serve(
 
     # What is wrong with all this is said before a model is loaded.
     check_level(log_level)
-    keys = _key_ring(api_key_file)
+    keys = _key_ring(api_key_file, config.share_cache)
     check_bind(config.host, keys is not None, config.allow_anyone)
     provider = tracing.open_provider(required=otel)
     with run.listen(config) as listener:
@@ -233,8 +235,9 @@ def _tell(url: str, summary: StartupSummary) -> None:
     print(url, flush=True)
 
 
-def _key_ring(file: Path | None) -> KeyRing | None:
+def _key_ring(file: Path | None, share_cache: Sequence[str]) -> KeyRing | None:
     """The keys of file and environment; ``None`` where neither is given."""
+    from octavo.errors import ConfigError
     from octavo.server.keys import KeyRing, environment_keys, is_readable_by_others, read_keys, server_secret
 
     keys: list[Key] = environment_keys(os.environ)
@@ -243,5 +246,7 @@ def _key_ring(file: Path | None) -> KeyRing | None:
         if is_readable_by_others(file):
             print(f"octavo: others can read the tenants' names in {file}; chmod 600 keeps them to you", file=sys.stderr)
     elif not keys:
+        if share_cache:
+            raise ConfigError("without API keys there is one tenant, which has one cache; leave --share-cache out")
         return None
-    return KeyRing(keys, server_secret())
+    return KeyRing(keys, server_secret(), share_cache)

@@ -23,9 +23,11 @@ async def flush_cache(server: Server) -> Response:
     """Forget every cached block that no request holds."""
     server.service.entries.clear()
     try:
-        return JSON({"flushed_blocks": await server.engine.reset_prefix_cache()})
+        flushed = await server.engine.reset_prefix_cache()
     except EngineDeadError as error:
         raise as_api_error(error) from error
+    server.service.history.flushed(server.service.clock())
+    return JSON({"flushed_blocks": flushed})
 
 
 @router.get("/stats")

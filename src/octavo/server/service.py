@@ -88,6 +88,7 @@ class Service:
         )
         self.min_cache_tokens = config.min_cache_tokens
         self._config = config
+        self._reads_cache = engine.assembly.engine.config.enable_prefix_caching
         self._timeout = config.timeout
         self._long = ThreadPoolExecutor(1, "octavo-long")
         self._under_way: set[str] = set()  # the engine's ids
@@ -184,7 +185,7 @@ class Service:
         whole, cache = self.whole(call, request)
         with _own_numbers(cache):
             try:
-                return len((await self._aside(call, lambda: self._render(whole))).prompt_token_ids)
+                return len((await self._aside(call, lambda: self.render(whole))).prompt_token_ids)
             except Exception as error:
                 raise as_api_error(error) from error
 
@@ -229,7 +230,7 @@ class Service:
 
     def _prepare(self, request: ChatRequest) -> Prepared:
         """On a worker thread, as :meth:`_prepare_plain`: a long conversation takes milliseconds."""
-        rendered = self._render(request)
+        rendered = self.render(request)
         formats = self.engine.assembly.reply_format
         has_tools = bool(request.tools) and request.tool_choice != "none"
         constraint = formats.constraint(
@@ -268,7 +269,12 @@ class Service:
         breakpoints = caching.breakpoints([], len(token_ids))
         return Prepared(prompt, token_ids, _reading(sampling, caching), parsers, breakpoints)
 
-    def _render(self, request: ChatRequest) -> RenderedChat:
+    def render(self, request: ChatRequest) -> RenderedChat:
+        """The prompt of a conversation as it is, that of its named cache not included. Takes milliseconds.
+
+        Raises:
+            TemplateError, InvalidRequestError: the template refuses it.
+        """
         return self.engine.assembly.render(
             request.messages,
             tools=request.tools or None,
@@ -356,7 +362,7 @@ class Service:
             array("i", prepared.token_ids),
             began,
             [array("i") for _ in prepared.parsers],
-            reads=not sampling.skip_reading_prefix_cache and sampling.prompt_logprobs is None,
+            reads=self._reads_cache and not sampling.skip_reading_prefix_cache and sampling.prompt_logprobs is None,
             request_bytes=prepared.request_bytes,
         )
         kept = (
