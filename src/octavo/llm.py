@@ -17,7 +17,7 @@ from octavo.engine.assemble import Assembly, Messages, StartupSummary, assemble
 from octavo.engine.assemble import Progress as LoadProgress
 from octavo.engine.driver import Driver, Inbox
 from octavo.engine.engine import Engine
-from octavo.engine.intake import Prompt, RequestOptions, as_prompt
+from octavo.engine.intake import Prompt, RequestOptions, as_prompt, check_salt
 from octavo.engine.outputs import RequestOutput
 from octavo.engine.request import RequestGroup
 from octavo.engine.sampling_params import SamplingParams
@@ -212,6 +212,15 @@ class LLM:
     def render(self, messages: Messages, **template: Any) -> RenderedChat:
         """Render a conversation without answering it; see :meth:`octavo.engine.assemble.Assembly.render`."""
         return self._assembly.render(messages, **template)
+
+    def lookup(self, token_ids: Sequence[int], *, cache_salt: str | bytes = b"") -> int:
+        """How many of ``token_ids`` a prompt of them would find cached now, at most all but the last.
+
+        Raises:
+            InvalidRequestError: these are no tokens of this model.
+        """
+        tokens, salt = self.engine.intake.check_tokens(token_ids), check_salt(cache_salt)
+        return self._driver.call(lambda engine: engine.lookup(tokens, salt))
 
     def reset_prefix_cache(self) -> int:
         """Forget every cached block that no request holds. Returns how many there were."""

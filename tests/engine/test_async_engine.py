@@ -190,6 +190,10 @@ async def test_chat_and_cache_control_from_asyncio(served: Any) -> None:
     output = await whole(engine.chat(messages, GREEDY))
     assert output.prompt == "u abc\na " and output.num_cached_tokens == 0
     assert (await whole(engine.chat(messages, GREEDY))).num_cached_tokens > 0
+    assert await engine.lookup(output.prompt_token_ids) == len(output.prompt_token_ids) - 1
+    assert await engine.lookup(output.prompt_token_ids, cache_salt="another") == 0
+    with pytest.raises(InvalidRequestError, match="vocabulary"):
+        await engine.lookup([10**9])
     assert await engine.reset_prefix_cache() > 0
     assert (await whole(engine.chat(messages, GREEDY))).num_cached_tokens == 0
 

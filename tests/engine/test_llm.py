@@ -42,6 +42,19 @@ def test_many_prompts_come_back_in_their_order(llm: LLM, expected_answer: Callab
     llm.engine.check_idle()
 
 
+def test_a_lookup_says_what_a_prompt_would_find_cached(llm: LLM) -> None:
+    prompt = [1, 2, 3, 4, 5, 6, 7]
+    assert llm.lookup(prompt, cache_salt="a") == 0
+    llm.generate(prompt, GREEDY, cache_salt="a")
+    assert llm.lookup(prompt, cache_salt=b"a") == 6
+    assert llm.lookup([*prompt[:5], 1, 1], cache_salt="a") == 5
+    assert llm.lookup(prompt) == 0
+    with pytest.raises(InvalidRequestError, match="vocabulary"):
+        llm.lookup([10**9])
+    with pytest.raises(InvalidRequestError, match="cache_salt"):
+        llm.lookup(prompt, cache_salt=3)  # type: ignore[arg-type]
+
+
 def test_metrics_tell_when_things_happened(llm: LLM) -> None:
     metrics = llm.generate("abcd", GREEDY)[0].metrics
     assert metrics.time_in_queue is not None and metrics.time_to_first_token is not None

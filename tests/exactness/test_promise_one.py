@@ -13,7 +13,7 @@ from octavo import _native
 def test_hit_equals_miss(lab: Lab) -> None:
     cold, warm = Ask(1, lab.prompt(75)), Ask(2, lab.prompt(75))
     run = lab.start().ask(cold).ask(warm)
-    assert run.cached == {1: 0, 2: 64}
+    assert run.cached == {1: 0, 2: 74}
     lab.assert_exact(run, cold, warm)
 
 
@@ -34,9 +34,34 @@ def test_prompts_around_whole_blocks_sent_twice(lab: Lab, blocks: int, extra: in
     length = 16 * blocks + extra
     first, second = Ask(1, lab.prompt(length), 3), Ask(2, lab.prompt(length), 3)
     run = lab.start().ask(first).ask(second)
-    assert run.cached[2] <= length - 1
-    assert run.cached[2] >= (length - 1) // 16 * 16
+    assert run.cached[2] == length - 1
     lab.assert_exact(run, first, second)
+
+
+@pytest.mark.parametrize("common", [1, 15, 17, 31, 40, 47])
+def test_a_hit_that_ends_inside_a_block_equals_miss(lab: Lab, common: int) -> None:
+    """The copied block goes on with the keys and values of other tokens; nothing attends to them."""
+    first = Ask(1, lab.prompt(60), 3)
+    run = lab.start().ask(first)
+    second = Ask(2, first.prompt[:common] + lab.prompt(30, seed=2), 20)
+    run.ask(second)
+    assert run.cached[2] == common
+    lab.assert_exact(run, first, second)
+
+
+def test_a_prompt_is_found_whole_while_the_first_to_send_it_decodes(lab: Lab) -> None:
+    """Its last block is copied between two tokens that its owner writes to it, and again when there are more."""
+    prompt = lab.prompt(37)
+    first, second, third = Ask(1, prompt, 30), Ask(2, prompt, 8), Ask(3, prompt + lab.prompt(4, seed=3), 8)
+    run = lab.start()
+    run.add(first)
+    for ask in (second, third):
+        for _ in range(2):
+            run.step()
+        run.add(ask)
+    run.finish()
+    assert run.cached == {1: 0, 2: 36, 3: 37}
+    lab.assert_exact(run, first, second, third)
 
 
 @pytest.mark.parametrize("budget", [1, 7, 16, 33, 64, 100])
@@ -163,6 +188,42 @@ def _schedules(draw: st.DrawFn) -> tuple[dict[str, int], list[tuple[int, Ask]]]:
         )
         asks.append((draw(st.integers(0, 6)), ask))
     return settings, asks
+
+
+@st.composite
+def _edits(draw: st.DrawFn) -> tuple[dict[str, int], list[Ask]]:
+    """Engine settings, and requests each of which continues, cuts or edits an earlier one somewhere, or is new."""
+    settings = {"max_num_batched_tokens": draw(st.integers(6, 80)), "block_size": draw(st.sampled_from([16, 32]))}
+    asks: list[Ask] = []
+    for seed in range(1, draw(st.integers(2, 8)) + 1):
+        base = draw(st.sampled_from(asks)).prompt if asks else ()
+        cut = draw(st.integers(0, len(base)))
+        more = draw(st.lists(st.integers(0, 2), min_size=0 if cut else 1, max_size=40))
+        rest = base[cut + draw(st.integers(0, 3)) :] if draw(st.booleans()) else ()
+        asks.append(Ask(seed, (*base[:cut], *more, *rest)[:110], draw(st.integers(1, 20))))
+    return settings, asks
+
+
+def _common(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+    return next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+
+
+@pytest.mark.parametrize("shape", ["gqa", "hybrid"])
+@settings(max_examples=25)
+@given(edits=_edits(), companions=st.booleans())
+def test_where_nothing_was_evicted_whatever_was_computed_is_reused_to_the_token(
+    shape: str, edits: tuple[dict[str, int], list[Ask]], companions: bool
+) -> None:
+    lab, (config, asks) = small_lab(shape, _native.supported_isas()[0]), edits
+    run = lab.start(num_blocks=500, **config)
+    computed: list[tuple[int, ...]] = []
+    for ask in asks:
+        beside = [Ask(100 + ask.seed, (300 + ask.seed, 330, 330), 12)] if companions else []
+        run.ask(ask, *beside)
+        true = max((_common(known, ask.prompt) for known in computed), default=0)
+        assert run.cached[ask.seed] == min(true, len(ask.prompt) - 1)
+        lab.assert_exact(run, ask, *beside)
+        computed += [one.prompt + tuple(run.tokens[one.seed, 0][:-1]) for one in (ask, *beside)]
 
 
 def _check_schedule(lab: Lab, schedule: tuple[dict[str, int], list[tuple[int, Ask]]]) -> None:

@@ -14,8 +14,15 @@ def told(real_lab: Lab) -> Ask:
 def test_hit_equals_miss(real_lab: Lab, told: Ask) -> None:
     again = Ask(2, told.prompt, told.max_tokens)
     run = real_lab.start().ask(told).ask(again)
-    assert run.cached[2] == 288
+    assert run.cached[2] == 299
     real_lab.assert_exact(run, told, again)
+
+
+def test_a_hit_that_ends_inside_a_block_equals_miss(real_lab: Lab, told: Ask) -> None:
+    other = Ask(2, told.prompt[:150] + real_lab.prompt(20, seed=2), 12)
+    run = real_lab.start().ask(told).ask(other)
+    assert run.cached[2] == 150
+    real_lab.assert_exact(run, other)
 
 
 @pytest.mark.parametrize("budget", [50, 128])

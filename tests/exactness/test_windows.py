@@ -73,7 +73,7 @@ def test_hit_on_the_last_window_alone_equals_miss(lab: Lab) -> None:
     again = Ask(2, first.prompt + lab.prompt(30, seed=2))
     run.ask(again)
     assert run.cached[2] == 160
-    shorter = Ask(3, first.prompt[:150])
+    shorter = Ask(3, first.prompt[:130])
     assert run.ask(shorter).cached[3] == 0, "its windows' blocks were to be gone"
     lab.assert_exact(run, first, again, shorter)
 
