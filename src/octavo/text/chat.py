@@ -92,7 +92,8 @@ class RenderedChat:
 
         From the end of the text where the prompt has no such token.
         """
-        chars = self._encoding.token_to_chars(token_index) if token_index < len(self.prompt_token_ids) else None
+        is_there = 0 <= token_index < len(self.prompt_token_ids)
+        chars = self._encoding.token_to_chars(token_index) if is_there else None
         at = len(self.text) if chars is None else chars[0]
         return self.text[max(0, at - radius) : at], self.text[at : at + radius]
 

@@ -52,22 +52,27 @@ def shared_tokens(
     """The token ids that every conversation begins with which begins with these messages and tools.
 
     Raises:
-        TemplateError: the template refuses the messages, alone and with a user's message after them.
+        TemplateError: the template refuses the messages, alone and with whatever after them.
     """
-    try:
-        text, other = (render([*messages, asked], tools, False) for asked in (_ASKED, _ASKED_OTHERWISE))
-        between_messages = False
-    except TemplateError:
-        if not messages:
-            raise
-        text, other = _alone_and_continued(render, messages, tools)
-        between_messages = True
+    texts = []
+    refusal: TemplateError | None = None
+    for following in _continuations(messages):
+        try:
+            texts.append(render([*messages, *following], tools, False))
+        except TemplateError as error:
+            refusal = refusal or error
+    if len(texts) < 2:  # the user cannot speak next
+        if not messages and refusal is not None:
+            raise refusal
+        texts.append(render(messages, tools, False))
+    text = texts[0]
     check_text(text, "messages")
-    end = common_prefix(text, other)
+    ends = [common_prefix(text, other) for other in texts[1:]]
+    end = min(ends, default=len(text))
     encoding = tokenizer.encoding(text, add_special_tokens=False)
     ids: list[int] = encoding.ids
     cuts = TokenCuts(text, encoding, ids, tokenizer)
-    stays = between_messages and cuts.between_marks(end, [other[end : end + LONGEST_MARK]])
+    stays = cuts.between_marks(end, [other[end : end + LONGEST_MARK] for other in texts[1:]])
     return ids[: cuts.before(end) if stays else cuts.settled(end)]
 
 
@@ -89,14 +94,14 @@ def stability(render: Render, with_tools: bool) -> PrefixStability:
     return PrefixStability()
 
 
-def _alone_and_continued(
-    render: Render, messages: list[Message], tools: list[dict[str, Any]] | None
-) -> tuple[str, str]:
-    alone = render(messages, tools, False)
-    try:
-        return alone, render([*messages, _ANSWERED, _ASKED], tools, False)
-    except TemplateError:
-        return alone, alone
+def _continuations(messages: list[Message]) -> list[list[Message]]:
+    """How a conversation may go on; not every template takes all of them."""
+    following = [[_ASKED], [_ASKED_OTHERWISE], [_ANSWERED, _ASKED]]
+    calls = messages[-1].get("tool_calls") if messages else None
+    if calls:
+        result = {"role": "tool", "content": "A", "tool_call_id": calls[0].get("id", "A")}
+        following.append([result, _ASKED])
+    return following
 
 
 def _turn(name: str) -> list[Message]:
