@@ -37,8 +37,11 @@ async def create(
     """Compute ``content`` and keep it under a name. Whatever fails leaves nothing.
 
     Raises:
-        ApiError: it cannot be rendered or computed, is too long or too short, or there is no room for it.
+        ApiError: it cannot be rendered or computed, is too long or too short, or there is no room for it; or this
+            server caches nothing.
     """
+    if not service.engine.assembly.engine.config.enable_prefix_caching:
+        raise invalid("this server was started without prefix caching, so it can keep nothing", None)
     caller = call.caller or Caller()
     shown, token_ids = await service.beginning(call, content)
     _check_length(service, len(token_ids))
@@ -115,7 +118,10 @@ def _wanted(service: Service, gone: NamedCache) -> Iterator[tuple[array[int], fl
         shared = shared_prefix(cache.token_ids, gone.token_ids)
         if shared:
             yield cache.token_ids[:shared], cache.expires
-    entries = {(entry.num_tokens, entry.digest): entry.expires for entry in service.entries.live(gone.salt)}
-    for name in digests(gone.token_ids, {length for length, _ in entries}):
-        if name in entries:
-            yield gone.token_ids[: name[0]], entries[name]
+    entries: dict[tuple[int, bytes], float] = {}
+    for entry in service.entries.live(gone.salt):
+        tokens = (entry.num_tokens, entry.digest)
+        entries[tokens] = max(entries.get(tokens, 0.0), entry.expires)
+    for tokens in digests(gone.token_ids, {num_tokens for num_tokens, _ in entries}):
+        if tokens in entries:
+            yield gone.token_ids[: tokens[0]], entries[tokens]
