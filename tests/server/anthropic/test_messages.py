@@ -128,37 +128,6 @@ def test_events_come_in_the_order_of_the_api_each_with_its_name(post: Callable[.
         assert events[-2]["usage"][name] == start["usage"][name]
 
 
-def test_without_an_answer_the_prompt_is_cached_and_nothing_is_said(ask: Ask) -> None:
-    question = "Tell me about the history of printed books, their paper and their makers. " * 4
-    first = ask(question, max_tokens=0)
-    assert (first.content, first.stop_reason, first.usage.output_tokens) == ([], "max_tokens", 0)
-    again = ask(question, max_tokens=4)
-    assert again.usage.cache_read_input_tokens and total_input(again) == total_input(first)
-
-
-def marked(ttl: str = "5m") -> dict[str, Any]:
-    return {"cache_control": {"type": "ephemeral", "ttl": ttl}}
-
-
-def test_markers_change_neither_tokens_nor_answers(ask: Ask) -> None:
-    """On the tools, on the system text, rolling on the last message, at the top: as if there were none."""
-    system = [{"type": "text", "text": SYSTEM}, {"type": "text", "text": "The user is in a hurry."}]
-    block = {"type": "text", "text": TURNS[2]["content"]}
-    rolling = [*TURNS[:2], {"role": "user", "content": [{**block, **marked()}]}]
-    plain = ask(TURNS, system=system, tools=[TOOL])
-    variants = [
-        ask(TURNS, system=system, tools=[{**TOOL, **marked("1h")}]),
-        ask(TURNS, system=[system[0], {**system[1], **marked("1h")}], tools=[TOOL]),
-        ask(rolling, system=system, tools=[TOOL]),
-        ask(rolling, system=[system[0], {**system[1], **marked()}], tools=[{**TOOL, **marked("1h")}]),
-        ask(TURNS, system=system, tools=[TOOL], extra_body=marked()),
-    ]
-    for variant in variants:
-        assert same(variant, plain)
-        # All but the last token's block at the most: what the plain one left in the cache is found.
-        assert (variant.usage.cache_read_input_tokens or 0) >= total_input(plain) - 33
-
-
 def test_tokens_are_counted_as_a_message_uses_them(ask: Ask, client: Anthropic, live: LiveServer) -> None:
     cases: list[dict[str, Any]] = [
         {"messages": TURNS},

@@ -95,6 +95,30 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
         },
         "messages[0].content[0].citations.enabled",
     ),
+    (
+        {
+            "messages": user(
+                {
+                    "type": "document",
+                    "source": {"type": "content", "content": [{"type": "text", "text": "x", "cache_control": MARKER}]},
+                }
+            )
+        },
+        "messages[0].content[0].source.content[0].cache_control",
+    ),
+    (
+        {
+            "messages": user(
+                {
+                    "type": "search_result",
+                    "source": "s",
+                    "title": "t",
+                    "content": [{"type": "text", "text": "x", "cache_control": MARKER}],
+                }
+            )
+        },
+        "messages[0].content[0].content[0].cache_control",
+    ),
     ({"messages": said({"type": "thinking"}, {"type": "text", "text": "x"})}, "messages[1].content[0].thinking"),
     (
         {"messages": said({"type": "thinking", "thinking": "x", "cache_control": MARKER})},
