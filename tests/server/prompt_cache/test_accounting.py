@@ -81,3 +81,12 @@ def test_openai_s_own_rounding_is_a_setting(total: int, reused: int, reported: i
     exact = told(Entries(lambda: 0.0), total, reused, marks, OPENAI)
     assert (rounded.read, exact.read) == (reported, reused)
     assert rounded.written == exact.written == {HALF_AN_HOUR: total - reused}
+
+
+def test_what_closes_a_message_is_not_written_for_a_block_that_is_read() -> None:
+    """It was followed by another block when it was written, and by nothing now."""
+    entries = Entries(lambda: 0.0)
+    told(entries, 60, 0, [Breakpoint(40, 1, FIVE_MINUTES, name=b"block")])
+    record = Record("req_1", "t", b"", "/v1/messages", "m", None, array("i", range(60)), 0.0)
+    marks = [Breakpoint(40, 1, FIVE_MINUTES, name=b"block"), Breakpoint(44, 1, FIVE_MINUTES, name=b"block")]
+    assert CacheUse(entries, ServerConfig(), ANTHROPIC, marks, record, None, [b"block"]).settle(59) == Figures(40)

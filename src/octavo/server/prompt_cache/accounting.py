@@ -89,9 +89,7 @@ class CacheUse:
         record.num_cached = num_reused
         record.num_read = read = self.would_read(num_reused)
         written: Counter[int] = Counter()
-        # The last token of a prompt is computed each time, so all that can be reused ends before it.
-        is_whole = self._by_entries and read == min(self._covered, len(record.prompt) - 1)
-        end = self._covered if is_whole else read
+        end = max(read, self._end_of_hit(read))
         for ttl in sorted({mark.ttl for mark in self._written}, reverse=True):
             last = max((mark.num_tokens for mark in self._written if mark.ttl == ttl), default=0)
             if last > end:
@@ -101,6 +99,17 @@ class CacheUse:
             self._entries.refresh(record.salt, self._hit, record.began)
         self._entries.write(record.salt, record.prompt, self._written, record.began)
         return Figures(self._as_reported(read), written)
+
+    def _end_of_hit(self, read: int) -> int:
+        """Up to where nothing is written anew if all was reused that is covered; 0 if it was not.
+
+        That may be beyond ``read``: the last token of a prompt is computed each time, and an entry that was written
+        where more followed in its message ends before what closes the message.
+        """
+        if not self._by_entries or read < min(self._covered, len(self.record.prompt) - 1):
+            return 0
+        name = b"" if self._hit is None else self._hit.name
+        return max([self._covered, *(mark.num_tokens for mark in self._written if name and mark.name == name)])
 
     def _as_reported(self, read: int) -> int:
         if self._caching.contract == "openai" and self._rounds:
