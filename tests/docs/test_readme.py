@@ -60,6 +60,7 @@ NOT_RUN = {
         "octavo eval-kv",
         "octavo eval-kv MODEL --text book.txt --formats int8,int4-full --contexts 2k,8k --json q.json --picture q.png",
     ],
+    "docs/named-caches.md": ["octavo serve"],
     "docs/operations.md": ["octavo serve", "octavo serve --host 0.0.0.0 --api-key-file keys.txt"],
     "docs/cli.md": [
         "octavo chat",
