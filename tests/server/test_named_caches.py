@@ -547,7 +547,7 @@ def test_a_quota_of_caches_is_kept_to_and_says_what_is_in_use(start: Start) -> N
     client = tenant()
     names = [client.create(prompt=STORY)["name"] for _ in range(2)]
     error = client.refused("POST", "/caches", model=client.live.model, prompt=STORY)
-    assert error["code"] == "cache_quota_exceeded" and "2 caches are in use; 2 are allowed" in error["message"]
+    assert error["code"] == "cache_quota_exceeded" and "2 of 2 are in use" in error["message"]
     assert tenant().create(prompt=STORY)  # each tenant has its own
     client.send("DELETE", f"/{names[0]}")
     assert client.create(prompt=STORY, ttl=60)

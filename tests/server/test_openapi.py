@@ -28,12 +28,18 @@ WITH_A_BODY = (
     "/v1/messages/count_tokens",
     "/v1/responses",
     "/v1/responses/input_tokens",
+    "/v1/caches",
+    "/v1/cache/explain",
 )
 OTHERS = (
     ("get", "/v1/responses/{response_id}"),
     ("delete", "/v1/responses/{response_id}"),
     ("get", "/v1/responses/{response_id}/input_items"),
     ("get", "/v1/cache/usage"),
+    ("get", "/v1/caches"),
+    ("get", "/v1/caches/{cache_id}"),
+    ("patch", "/v1/caches/{cache_id}"),
+    ("delete", "/v1/caches/{cache_id}"),
     ("get", "/v1/models"),
     ("get", "/v1/models/{model}"),
     ("get", "/health"),

@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, Literal
 
 from octavo.errors import shown
@@ -28,6 +28,8 @@ from octavo.text.segments import SYSTEM_ROLES
 
 _PREFIX = "caches/"
 _MESSAGE = re.compile(r"\bmessages\[(\d+)\]")
+_MOST_STALE = 1000
+"""Ends that were changed since and are still in the heap, beside as many as there are caches."""
 Kind = Literal["chat", "text"]
 
 
@@ -110,7 +112,7 @@ class NamedCaches:
 
         def add(cache: NamedCache) -> None:
             shelf.caches[cache.id] = cache
-            heappush(self._ends, (cache.expires, tenant, cache.id))
+            self._note_end(cache)
 
         try:
             yield add
@@ -150,7 +152,7 @@ class NamedCaches:
     def set_end(self, cache: NamedCache, expires: float, expire_time: float) -> None:
         """Have ``cache`` expire then."""
         cache.expires, cache.expire_time = expires, expire_time
-        heappush(self._ends, (expires, cache.tenant, cache.id))
+        self._note_end(cache)
 
     def delete(self, tenant: str, name: str) -> NamedCache:
         """Forget a cache, and return it. Raises as :meth:`get`."""
@@ -163,7 +165,8 @@ class NamedCaches:
         used, count = shelf.num_tokens, len(shelf.caches) + len(shelf.reserved)
         if count >= self._max_caches:
             raise invalid(
-                f"{count:,} caches are in use; {self._max_caches:,} are allowed. Delete one, or let one expire",
+                f"there is no room for another cache: {count:,} of {self._max_caches:,} are in use. "
+                "Delete one, or let one expire",
                 None,
                 code="cache_quota_exceeded",
             )
@@ -174,6 +177,13 @@ class NamedCaches:
                 None,
                 code="cache_quota_exceeded",
             )
+
+    def _note_end(self, cache: NamedCache) -> None:
+        heappush(self._ends, (cache.expires, cache.tenant, cache.id))
+        if len(self._ends) > 2 * sum(len(shelf.caches) for shelf in self._shelves.values()) + _MOST_STALE:
+            caches = [each for shelf in self._shelves.values() for each in shelf.caches.values()]
+            self._ends = [(each.expires, each.tenant, each.id) for each in caches]
+            heapify(self._ends)
 
     def _expire(self) -> None:
         now = self._clock()
