@@ -82,8 +82,13 @@ class AnyOrder(RuleBasedStateMachine):
     def start(self, num_blocks: int, block_size: int, windows: list[int | None]) -> None:
         self.size, self.groups, self.windows = block_size, len(windows), windows
         self.watch, self.evictions = Watch(), 0
+        self.now = 0.0
         self.manager = KVCacheManager(
-            num_blocks=num_blocks, block_size=block_size, group_windows=windows, watcher=self.watch
+            num_blocks=num_blocks,
+            block_size=block_size,
+            group_windows=windows,
+            watcher=self.watch,
+            clock=lambda: self.now,
         )
         self.slots: list[list[Prefix | None]] = [[STALE] * block_size for _ in range(num_blocks)]
         self.slots[0] = [None] * block_size
@@ -210,6 +215,24 @@ class AnyOrder(RuleBasedStateMachine):
         request = self.pick(self.requests, pick)
         self.drop(request, tail)
         self.requests.remove(request)
+
+    @precondition(lambda self: self.idle_running())
+    @rule(pick=PICK, share=st.floats(0, 1), seconds=st.sampled_from([1, 9]))
+    def retain(self, pick: int, share: float, seconds: float) -> None:
+        """Some of what a request has computed is to be kept: nobody finds other content for it, nor less room."""
+        request = self.pick(self.idle_running(), pick)
+        self.manager.retain(request.seq, round(share * request.computed), self.now + seconds)
+
+    @rule(text=PICK, seconds=st.sampled_from([0, 0, 9]), wait=st.sampled_from([0, 4]))
+    def retain_or_release_what_is_cached(self, text: int, seconds: float, wait: float) -> None:
+        tokens = self.texts[text % len(self.texts)]
+        if seconds:
+            assert self.manager.retain_cached(ROOTS[0], tokens, self.now + seconds) >= self.manager.lookup(
+                ROOTS[0], tokens
+            )
+        else:
+            self.manager.release_retained(ROOTS[0], tokens)
+        self.now += wait
 
     @precondition(lambda self: self.running())
     @rule(pick=PICK, tail=st.booleans(), more=st.lists(st.integers(0, 1), max_size=4))
