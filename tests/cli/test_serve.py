@@ -245,6 +245,7 @@ def test_without_a_file_the_line_is_shown_beside_the_key(octavo: Any) -> None:
         (("serve", "--log-level", "loud"), ("debug, info, warning, error",)),
         (("serve", "--cors-origin", "chat.example.com"), ("cors_origins", "chat.example.com")),
         (("serve", "--served-model-name", ""), ("model_names",)),
+        (("serve", "--share-cache", "alice,bob"), ("without API keys", "--share-cache")),
         (("key", "two words"), ("tenant", "two words")),
         (("key", "alice", "--file", "/no/such/folder/keys"), ("/no/such/folder/keys",)),
     ],

@@ -60,7 +60,9 @@ NOT_RUN = {
         "octavo eval-kv",
         "octavo eval-kv MODEL --text book.txt --formats int8,int4-full --contexts 2k,8k --json q.json --picture q.png",
     ],
+    "docs/explain.md": ["octavo serve"],
     "docs/named-caches.md": ["octavo serve"],
+    "docs/tenants.md": ["octavo serve --api-key-file keys.txt --share-cache alice,bob"],
     "docs/operations.md": ["octavo serve", "octavo serve --host 0.0.0.0 --api-key-file keys.txt"],
     "docs/cli.md": [
         "octavo chat",
