@@ -102,13 +102,23 @@ class FreeBlockQueue:
 
     def append(self, block: Block) -> None:
         """Put ``block`` last in order of reuse."""
-        self._put(block, self._back)
+        back = self._back
+        previous = back.previous
+        if block.queue is not None or previous is None:
+            raise BlockError(f"{block!r} is in a queue of free blocks already")
+        block.previous, block.next, block.queue = previous, back, self
+        previous.next = back.previous = block
+        self._length += 1
 
     def prepend(self, block: Block) -> None:
         """Put ``block`` first in order of reuse."""
-        following = self._front.next
-        assert following is not None
-        self._put(block, following)
+        front = self._front
+        following = front.next
+        if block.queue is not None or following is None:
+            raise BlockError(f"{block!r} is in a queue of free blocks already")
+        block.previous, block.next, block.queue = front, following, self
+        front.next = following.previous = block
+        self._length += 1
 
     def popleft(self) -> Block:
         """Take out the first block in order of reuse."""
@@ -139,11 +149,3 @@ class FreeBlockQueue:
         previous.next, following.previous = following, previous
         block.previous = block.next = block.queue = None
         self._length -= 1
-
-    def _put(self, block: Block, following: Block) -> None:
-        previous = following.previous
-        if block.queue is not None or previous is None:
-            raise BlockError(f"{block!r} is in a queue of free blocks already")
-        block.previous, block.next, block.queue = previous, following, self
-        previous.next = following.previous = block
-        self._length += 1

@@ -69,6 +69,8 @@ class FreeBlocks:
             self._retained.append(block)
             if self._retained.is_over_budget:
                 self._append(self._retained.popleft())
+        elif block.level in self._levels:
+            self._levels[block.level].append(block)
         else:
             self._append(block)
 
