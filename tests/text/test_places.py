@@ -70,6 +70,22 @@ def test_the_last_part_ends_with_its_message(byte_level: Any, templates: dict[st
     assert rendered.ends([Place("system", 1)]) == rendered.ends([Place("message", 0)])
 
 
+@pytest.mark.parametrize("name", ["chatml", "tools_in_system", "brackets"])
+def test_a_text_ends_where_it_would_if_more_followed_in_its_message(
+    name: str, byte_level: Any, templates: dict[str, str]
+) -> None:
+    chat = ChatTemplate(templates[name], byte_level.ours)
+    more = {"type": "text", "text": "And tell me why."}
+    longer = [MESSAGES[0], {**MESSAGES[1], "content": [*MESSAGES[1]["content"], more]}]
+    place = Place("message", 1, part=1)
+    shorter, after = chat.render(MESSAGES[:2]), chat.render(longer)
+    (end,) = shorter.text_ends([place])
+    assert [end] == after.text_ends([place]) == after.ends([place])
+    assert shorter.prompt_token_ids[:end] == after.prompt_token_ids[:end]
+    assert byte_level.ours.decode(shorter.prompt_token_ids[:end]).endswith("Sum it"), "as a part that is not the last"
+    assert shorter.text_ends([Place("message", 1)]) == shorter.ends([Place("message", 1)])
+
+
 def test_a_part_before_calls_ends_before_them(byte_level: Any, templates: dict[str, str]) -> None:
     call = {**called("alpha"), "content": "I look it up now. Wait."}
     rendered = ChatTemplate(templates["tools_in_system"], byte_level.ours).render([*MESSAGES, call], tools=TOOLS)

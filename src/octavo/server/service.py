@@ -125,7 +125,7 @@ class Service:
         """What :meth:`chat` would ask of the cache as it is now. Nothing is begun, and nothing changes.
 
         Raises:
-            ApiError: it cannot be rendered, or its named cache is not there.
+            ApiError: it would be refused.
         """
         asked, cache = self._chat(call, model, request)
         with _own_numbers(cache):
@@ -345,7 +345,9 @@ class Service:
 
     async def _considered(self, call: Call, asked: _Asked) -> CacheUse:
         try:
-            return self._use(call, asked, await self._aside(call, asked.prepare), self.clock())
+            prepared = await self._aside(call, asked.prepare)
+            await self.engine.accept(prepared.prompt, prepared.sampling)  # what is refused there is refused here
+            return self._use(call, asked, prepared, self.clock())
         except Exception as error:
             raise as_api_error(error) from error
 
@@ -390,8 +392,9 @@ def _reading(sampling: SamplingParams, caching: Caching) -> SamplingParams:
 def _ends(rendered: RenderedChat, caching: Caching, names: Mapping[Place, bytes]) -> list[End]:
     """Where the marks stand."""
     places = [mark.place for mark in caching.marks]
-    ends = zip(rendered.ends(places), rendered.text_ends(places), places, strict=True)
-    return [End(num_tokens, num_text_tokens, names[place]) for num_tokens, num_text_tokens, place in ends]
+    now, later = rendered.ends(places, within_turn=True), rendered.ends(places)
+    ends = zip(now, later, rendered.text_ends(places), places, strict=True)
+    return [End(at, [end for end in shorter if end < at], names[place]) for at, *shorter, place in ends]
 
 
 def _max_cache_tokens(config: ServerConfig, assembly: Assembly) -> int:

@@ -14,6 +14,8 @@ from caching_client import Caches, Figures, Tenant, caches, figures, unmarked
 from held_engine import held
 from live_server import LiveServer, live_server
 
+from octavo.text.chat import ChatTemplate
+
 M, HOUR = {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}
 RULES = "You are a librarian of few words who has read every book twice."
 HOUSE = "The house closes at nine."
@@ -302,6 +304,43 @@ def test_an_answer_that_is_continued_is_all_read_but_its_last_token(tenant: Tena
     assert first.read == 0 and first.five > 0
     again = tenant.figures(**fields)
     assert again.five == 0 and first.five - 1 <= again.read <= first.five
+
+
+FORGETFUL = """
+{%- if tools %}{{- tools | tojson }}{%- endif %}
+{%- set said = namespace(last=0) %}
+{%- for m in messages %}{%- if m.role == 'user' %}{%- set said.last = loop.index0 %}{%- endif %}{%- endfor %}
+{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' }}
+{%- if m.reasoning_content and loop.index0 > said.last %}{{- '<think>' + m.reasoning_content + '</think>' }}{%- endif %}
+{%- if m.content %}{{- m.content }}{%- endif %}
+{%- for c in m.tool_calls or [] %}{{- '\\n<tool_call>\\n{"name": "' + c.function.name + '", "arguments": ' }}
+{{- (c.function.arguments | tojson) + '}\\n</tool_call>' }}{%- endfor %}
+{{- '<|im_end|>\\n' }}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
+
+
+def test_calls_of_one_turn_go_on_where_a_template_drops_reasoning_with_the_next(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assembly = tenant.live.engine.assembly
+    monkeypatch.setattr(assembly, "_compiled", ChatTemplate(FORGETFUL, assembly.tokenizer))
+
+    def called(number: int) -> list[dict[str, Any]]:
+        thought = {"type": "thinking", "thinking": f"I look at shelf {number}.", "signature": ""}
+        call = {"type": "tool_use", "id": f"t{number}", "name": "f", "input": {}}
+        result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": f"Shelf {number} is empty."}
+        return [said(thought, call), user(result)]
+
+    loop = [user(text(ASKED)), *called(1), *called(2)]
+    assert tenant.figures(**ONE) == tenant.expected(ONE, five=ASKED)
+    for count, read in ((3, ASKED), (5, "Shelf 1 is empty.")):
+        fields = {"cache_control": M, "messages": loop[:count]}
+        assert "I look at shelf 1." in tenant.text(fields)
+        assert tenant.figures(**fields) == tenant.expected(fields, read, five=f"Shelf {count // 2} is empty.")
+    fields = {"cache_control": M, "messages": [*loop, said(text(ANSWERED)), user(text(AGAIN))]}
+    assert "shelf 1" not in tenant.text(fields), "the reasoning is gone"
+    found, expected = tenant.figures(**fields), tenant.expected(fields, ASKED, five=AGAIN)
+    assert expected.read <= found.read <= expected.read + 2 and found.input == expected.input
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

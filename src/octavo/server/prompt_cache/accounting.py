@@ -89,7 +89,7 @@ class CacheUse:
         record.num_cached = num_reused
         record.num_read = read = self.would_read(num_reused)
         written: Counter[int] = Counter()
-        end = max(read, self._end_of_hit(read))
+        end = max(read, self._end_of_hit(read, num_reused))
         for ttl in sorted({mark.ttl for mark in self._written}, reverse=True):
             last = max((mark.num_tokens for mark in self._written if mark.ttl == ttl), default=0)
             if last > end:
@@ -100,7 +100,7 @@ class CacheUse:
         self._entries.write(record.salt, record.prompt, self._written, record.began)
         return Figures(self._as_reported(read), written)
 
-    def _end_of_hit(self, read: int) -> int:
+    def _end_of_hit(self, read: int, num_reused: int) -> int:
         """Up to where nothing is written anew if all was reused that is covered; 0 if it was not.
 
         That may be beyond ``read``: the last token of a prompt is computed each time, and an entry that was written
@@ -109,7 +109,8 @@ class CacheUse:
         if not self._by_entries or read < min(self._covered, len(self.record.prompt) - 1):
             return 0
         name = b"" if self._hit is None else self._hit.name
-        return max([self._covered, *(mark.num_tokens for mark in self._written if name and mark.name == name)])
+        same = [mark.num_tokens for mark in self._written if name and mark.name == name]
+        return max([self._covered, *(end for end in same if end <= num_reused)])
 
     def _as_reported(self, read: int) -> int:
         if self._caching.contract == "openai" and self._rounds:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -58,9 +58,7 @@ class Caching:
         found: list[Breakpoint] = []
         for index, (mark, end) in enumerate(zip(self.marks, ends, strict=True)):
             at = Breakpoint(end.num_tokens, mark.position, mark.ttl, is_written=index >= first_written, name=end.name)
-            if end.num_text_tokens < end.num_tokens:
-                found.append(replace(at, num_tokens=end.num_text_tokens))
-            found.append(at)
+            found += [replace(at, num_tokens=num_tokens) for num_tokens in sorted({*end.shorter, end.num_tokens})]
         if self.at_end is not None:
             found.append(Breakpoint(num_tokens, _BEYOND, self.at_end))
         return found
@@ -68,14 +66,16 @@ class Caching:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Where a place ends in a prompt: of a message's last text where the message does.
+    """Where a place ends in a prompt, as long as nothing follows but what usually does.
 
-    ``num_text_tokens``: as many of the tokens as stay what they are if more texts follow in that message. ``name``: of
-    all that the prompt consists of up to there; see :mod:`octavo.server.prompt_cache.contents`.
+    ``shorter``: ends that are right for longer: if more texts follow in the message, or once another turn has begun and
+    the template drops reasoning from this one. Entries are made there too, so that they are found then; nobody is told
+    of them apart. ``name``: of all that the prompt consists of up to there; see
+    :mod:`octavo.server.prompt_cache.contents`.
     """
 
     num_tokens: int
-    num_text_tokens: int
+    shorter: Collection[int]
     name: bytes
 
 
