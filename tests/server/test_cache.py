@@ -27,6 +27,7 @@ TOOLS = [
     for name, what in (("look", "Looks something up."), ("note", "Notes something down."))
 ]
 KEYS = ("alice", "bob", "root")
+ALICE = {"authorization": "Bearer alice"}
 
 
 @dataclass
@@ -404,3 +405,28 @@ def test_a_request_that_would_be_refused_is_refused_as_there(ours: Company) -> N
     fields = {"model": ours.live.model, "prompt": ["a", "b"]}
     several = ours.alice.post("/v1/cache/explain", {"endpoint": "/v1/completions", "request": fields})
     assert (several.status_code, several.json()["error"]["param"]) == (400, "request.prompt")
+    long = ours.alice.post("/v1/cache/explain", explained(ours, [says("user", "river " * 3000)]))
+    assert (long.status_code, long.json()["error"]["code"]) == (400, "context_length_exceeded")
+    assert long.json()["error"]["param"] == "request.messages"
+
+
+def test_what_was_refused_or_given_up_before_it_began_is_not_remembered(ours: Company) -> None:
+    history = ours.live.app.state.octavo.service.history
+    refused = {"model": ours.live.model, "messages": [says("user", "river " * 3000)]}
+    assert ours.alice.post("/v1/chat/completions", refused).status_code == 400
+    assert list(history.of("alice")) == []
+    body = {"model": ours.live.model, "messages": CHAT}
+    with held(ours.live.engine), pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{ours.live.url}/v1/chat/completions", json=body, headers=ALICE, timeout=0.3)
+    ours.live.until_idle()
+    assert list(history.of("alice")) == []
+
+
+def test_what_was_given_up_in_its_midst_is_remembered_and_reused(ours: Company) -> None:
+    body = {"model": ours.live.model, "messages": CHAT, "stream": True, "temperature": 0}
+    with httpx.stream("POST", f"{ours.live.url}/v1/chat/completions", json=body, headers=ALICE, timeout=60) as answer:
+        next(answer.iter_lines())
+    ours.live.until_idle()
+    assert ours.alice.would_chat(*CHAT)["complete"] is True
+    told = ours.alice.would_chat(*CHAT, says("user", "Well?"))
+    assert told["first_difference"]["segment"] == {"kind": "message", "index": 2, "role": "user"}
