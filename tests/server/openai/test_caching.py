@@ -143,3 +143,20 @@ def test_another_name_of_the_model_is_no_reason() -> None:
     assert diagnosed(before, True, now) == {"type": "cache_hit"}
     now.num_read = 0  # evicted
     assert diagnosed(before, True, now) == {"type": "unavailable"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_retained"),
+    [
+        ({}, False),
+        ({"prompt_cache_retention": "in_memory"}, False),
+        ({"prompt_cache_options": {"mode": "implicit"}}, False),
+        ({"prompt_cache_options": {"ttl": "30m"}}, True),
+        ({"prompt_cache_retention": "24h"}, True),
+    ],
+)
+def test_the_end_of_a_prompt_is_held_on_to_only_where_that_is_asked_for(
+    fields: dict[str, Any], is_retained: bool
+) -> None:
+    [end] = caching([{"role": "user", "content": "a"}], **fields).breakpoints([], 7)
+    assert (end.num_tokens, end.is_written, end.is_retained) == (7, True, is_retained)

@@ -90,3 +90,12 @@ def test_what_closes_a_message_is_not_written_for_a_block_that_is_read() -> None
     record = Record("req_1", "t", b"", "/v1/messages", "m", None, array("i", range(60)), 0.0)
     marks = [Breakpoint(40, 1, FIVE_MINUTES, name=b"block"), Breakpoint(44, 1, FIVE_MINUTES, name=b"block")]
     assert CacheUse(entries, ServerConfig(), ANTHROPIC, marks, record, None, [b"block"]).settle(59) == Figures(40)
+
+
+def test_the_engine_holds_on_to_what_was_asked_for_and_to_what_is_read() -> None:
+    entries = Entries(lambda: 0.0)
+    told(entries, 60, 0, [Breakpoint(20, 1, HOUR)])
+    record = Record("req_1", "t", b"", "/v1/messages", "m", None, array("i", range(60)), 0.0)
+    marks = [Breakpoint(40, 2, FIVE_MINUTES), Breakpoint(60, 3, HALF_AN_HOUR, is_retained=False)]
+    use = CacheUse(entries, ServerConfig(), ANTHROPIC, marks, record)
+    assert use.retain == ((40, 300.0), (20, 3600.0))

@@ -50,8 +50,14 @@ class CachingBody(Body):
         if self.cache_mode == "explicit":
             reads = bool(marks)
             return Caching(marks=marks[-MAX_READ:], max_written=written, reads=reads, key=self.prompt_cache_key)
-        at_end = SECONDS[self.cache_ttl] if self.prompt_cache_retention != "24h" else DAY
-        return Caching(marks=marks[-written:], at_end=at_end, max_written=written, key=self.prompt_cache_key)
+        options, for_a_day = self.prompt_cache_options, self.prompt_cache_retention == "24h"
+        return Caching(
+            marks=marks[-written:],
+            at_end=DAY if for_a_day else SECONDS[self.cache_ttl],
+            asks_for_end=for_a_day or (options is not None and options.ttl is not None),
+            max_written=written,
+            key=self.prompt_cache_key,
+        )
 
 
 def _marks(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], default: int) -> Iterator[Mark]:

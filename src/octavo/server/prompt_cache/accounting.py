@@ -67,7 +67,7 @@ class CacheUse:
         record.by_entries = self._by_entries
         record.num_kept, record.kept_for = max(((mark.num_tokens, mark.ttl) for mark in self._written), default=(0, 0))
         record.num_short = max((mark.num_tokens for mark in marks if mark not in self._marks), default=0)
-        self.retain = tuple((mark.num_tokens, float(mark.ttl)) for mark in self._written)
+        self.retain = tuple((mark.num_tokens, float(mark.ttl)) for mark in self._written if mark.is_retained)
         if self._hit is not None:
             self.retain += ((self._hit.num_tokens, float(self._hit.ttl)),)
         self._covered = 0 if self._hit is None else self._hit.num_tokens

@@ -36,7 +36,9 @@ class Caching:
     Attributes:
         contract: whose rules say what is reported.
         marks: breakpoints, in the order of the prompt.
-        at_end: seconds for which the whole prompt is to be kept; ``None``: as long as there is room.
+        at_end: seconds for which the whole prompt counts as kept; ``None``: it does not.
+        asks_for_end: whether somebody asked for that, so that it is truly held on to; what the API says of every
+            request would otherwise push out what few ask for.
         look_back: how many positions before a mark, its own included, what it reads may end; 0: nowhere but where the
             mark stands, to the token.
         max_written: how many of the marks, the last ones, are written; all of them are read at.
@@ -47,6 +49,7 @@ class Caching:
     contract: Literal["anthropic", "openai"] = "openai"
     marks: Sequence[Mark] = ()
     at_end: int | None = None
+    asks_for_end: bool = False
     look_back: int = 0
     max_written: int = 4
     reads: bool = True
@@ -60,7 +63,7 @@ class Caching:
             at = Breakpoint(end.num_tokens, mark.position, mark.ttl, is_written=index >= first_written, name=end.name)
             found += [replace(at, num_tokens=num_tokens) for num_tokens in sorted({*end.shorter, end.num_tokens})]
         if self.at_end is not None:
-            found.append(Breakpoint(num_tokens, _BEYOND, self.at_end))
+            found.append(Breakpoint(num_tokens, _BEYOND, self.at_end, is_retained=self.asks_for_end))
         return found
 
 
@@ -83,14 +86,15 @@ class End:
 class Breakpoint:
     """A mark whose place in the prompt is known: the first ``num_tokens`` tokens are to be kept.
 
-    ``is_written``: whether it makes an entry; one that does not is only read at. ``name``: as :class:`End` has it; an
-    empty one: the tokens alone say what they are.
+    ``is_written``: whether it makes an entry; one that does not is only read at. ``is_retained``: whether the engine
+    holds on to the tokens for that. ``name``: as :class:`End` has it; an empty one: the tokens alone say what they are.
     """
 
     num_tokens: int
     position: int
     ttl: int
     is_written: bool = True
+    is_retained: bool = True
     name: bytes = b""
 
 
