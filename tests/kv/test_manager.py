@@ -7,10 +7,11 @@ import pytest
 import octavo.kv.prefix
 import octavo.kv.publishing
 import octavo.kv.sequence
+from octavo.kv.allocator import Allocation
 from octavo.kv.block import BlockError
 from octavo.kv.hashing import BlockHash
 from octavo.kv.hit import PrefixHit
-from octavo.kv.manager import Allocation, KVCacheManager
+from octavo.kv.manager import KVCacheManager
 from octavo.kv.sequence import SequenceBlocks
 
 ROOT = BlockHash(bytes(32))

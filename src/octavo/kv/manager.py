@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
 
+from octavo.kv.allocator import Allocation, Allocator
 from octavo.kv.announced import Announced
-from octavo.kv.block import NULL_BLOCK_ID, Block, BlockError
+from octavo.kv.block import Block, BlockError
 from octavo.kv.hashing import BlockHash
 from octavo.kv.hit import PrefixHit, check_current
 from octavo.kv.invariants import check_sequence
@@ -20,13 +20,6 @@ from octavo.kv.publishing import Publisher
 from octavo.kv.residency import Unwatched, Watcher
 from octavo.kv.sequence import SequenceBlocks
 from octavo.kv.windows import blocks_held, first_block
-
-
-@dataclass(frozen=True, slots=True)
-class Allocation:
-    """Block copies ``(source, target)`` to execute in order, before anything is computed; source 0 zeroes."""
-
-    copies: list[tuple[int, int]]
 
 
 class KVCacheManager:
@@ -84,6 +77,7 @@ class KVCacheManager:
         self._pool = BlockPool(num_blocks, self._index, watcher, retention_budget=retention_budget, clock=clock)
         self._holders: set[SequenceBlocks] = set()
         self._announced = Announced()
+        self._allocator = Allocator(self._index, self._pool)
         self._publisher = Publisher(self._index, self._pool, self._announced, watcher, block_size=block_size)
 
     def new_sequence(
@@ -135,41 +129,16 @@ class KVCacheManager:
             BlockError: ``seq`` is admitted already, the hit is out of date, or no token is left to compute.
         """
         self._check_admissible(seq, hit, num_tokens)
-        shared = self._held(chain.from_iterable(hit.blocks))
         missing = self._blocks_for(num_tokens) - len(hit.blocks[0])
-        # A hit block that nobody holds is taken out of the free ones too.
-        free = self._pool.num_free - sum(block.ref_count == 0 for block in shared)
-        if missing * self.num_groups > free:
+        allocation = self._allocator.hold_hit(seq, hit, missing)
+        if allocation is None:
             return None
-        # When there is no room for free tails beside their copies, they themselves become the sequence's blocks.
-        # Without this a request that needs the whole pool could wait for ever on an idle engine.
-        adopted = [block for block in hit.tail if block.ref_count == 0]
-        if missing * self.num_groups + len(adopted) <= free:
-            adopted = []
-        copied = [block for block in hit.tail if block not in adopted]
-        # Touch before allocating, or the hit would be evicted to make room for the rest.
-        self._pool.touch(chain(shared, adopted, copied))
-        copies: list[tuple[int, int]] = []
-        for group, blocks in enumerate(hit.blocks):
-            seq.append_blocks(group, blocks)
-            tail = hit.tail[group] if hit.tail else self._pool.null_block
-            if tail in adopted:
-                self._index.remove(tail)
-                self._pool.release_retained([tail])
-                seq.append_blocks(group, [tail])
-            fresh = self._take(missing - (tail in adopted))
-            seq.append_blocks(group, fresh)
-            sources = [NULL_BLOCK_ID] * len(fresh)
-            if tail in copied:
-                sources[0] = tail.block_id
-            copies += [(source, block.block_id) for source, block in zip(sources, fresh, strict=True)]
-        self._pool.free(copied)
         seq.num_computed = hit.num_tokens
         seq.num_published = seq.num_announced = len(hit.blocks[0])
         if seq.write_cache:
             self._announced.announce(seq, self.block_size)
         self._holders.add(seq)
-        return Allocation(copies)
+        return allocation
 
     def extend(self, seq: SequenceBlocks, num_tokens: int) -> Allocation | None:
         """Mutates: ``seq`` has room for ``num_tokens`` tokens in all and owns the block it writes to next.
@@ -187,7 +156,8 @@ class KVCacheManager:
         missing = self._blocks_for(num_tokens) - len(seq.block_ids[0])
         if missing <= 0 and not shared:
             return Allocation([])
-        return self._grow(seq, max(missing, 0), index, shared)
+        self._check_holds(seq)
+        return self._allocator.grow(seq, max(missing, 0), index, shared)
 
     def publish(self, seq: SequenceBlocks, num_computed_tokens: int, *, publish_tail: bool = False) -> None:
         """Mutates: ``num_computed_tokens`` tokens of ``seq`` are computed; others may share its full blocks.
@@ -364,29 +334,6 @@ class KVCacheManager:
     def _last_first(self, hit: PrefixHit) -> list[Block]:
         """The blocks of ``hit``, the end of the chain in front."""
         return self._held(chain(hit.tail, chain.from_iterable(reversed([*zip(*hit.blocks, strict=True)]))))
-
-    def _take(self, count: int) -> list[Block]:
-        """Mutates. Blocks that are known to be free."""
-        taken = self._pool.allocate(count)
-        assert taken is not None, f"{count} blocks were counted as free and are not"
-        return taken
-
-    def _grow(self, seq: SequenceBlocks, missing: int, index: int, shared: list[int]) -> Allocation | None:
-        """Mutates. ``missing`` more blocks per group, and own copies of block ``index`` where shared."""
-        self._check_holds(seq)
-        if missing * self.num_groups + len(shared) > self._pool.num_free:
-            return None
-        copies: list[tuple[int, int]] = []
-        for group in shared:
-            source, (target,) = seq.blocks[group][index], self._take(1)
-            copies.append((source.block_id, target.block_id))
-            seq.replace_block(group, index, target)
-            self._pool.free([source])
-        for group in range(self.num_groups):
-            fresh = self._take(missing)
-            copies += [(NULL_BLOCK_ID, block.block_id) for block in fresh]
-            seq.append_blocks(group, fresh)
-        return Allocation(copies)
 
     def _drop_passed(self, seq: SequenceBlocks, num_computed: int) -> None:
         """Mutates. The null block stands where windows have passed since ``num_computed`` tokens were computed.
