@@ -19,10 +19,10 @@ from raw_http import Ask, Exchange
 from octavo.engine.sampling_params import SamplingParams
 from octavo.server.calls import Call, Caller
 from octavo.server.config import ServerConfig
-from octavo.server.prompt_cache.caching import Caching
 from octavo.server.errors import ApiError
 from octavo.server.keys import Key, KeyRing
 from octavo.server.limits import Admission
+from octavo.server.requests import PlainRequest
 
 SEATS, QUEUE = 2, 3
 PROMPT = "Once upon a time there was a"
@@ -125,8 +125,8 @@ def test_a_start_that_is_cancelled_at_any_moment_frees_its_place(small: LiveServ
 
     async def cancelled(after: float) -> Call:
         call = Call("/v1/completions")
-        sampling = SamplingParams(max_tokens=50)
-        start = asyncio.create_task(service.complete(call, "m", PROMPT, sampling, Caching()))
+        request = PlainRequest(prompt=PROMPT, sampling=SamplingParams(max_tokens=50))
+        start = asyncio.create_task(service.answer(call, "m", request))
         await asyncio.sleep(after)
         start.cancel()
         await asyncio.wait({start})
@@ -190,13 +190,13 @@ def test_a_deadline_in_the_midst_of_a_stream_is_its_last_event(live: LiveServer)
 def test_rendering_that_outlasts_the_deadline_begins_nothing(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     with live_server(live.engine, ServerConfig(timeout=0.05, shutdown_timeout=1)) as server:
         service = server.app.state.octavo.service
-        prepare = service._prepare
+        prepare = service.preparation.prepare
 
         def slowly(request: Any) -> Any:
             threading.Event().wait(0.1)
             return prepare(request)
 
-        monkeypatch.setattr(service, "_prepare", slowly)
+        monkeypatch.setattr(service.preparation, "prepare", slowly)
         body = {"model": server.model, **DIALECTS["/v1/chat/completions"]}
         assert httpx.post(f"{server.openai_url}/chat/completions", json=body).status_code == 504
         assert under_way(server) == 0
@@ -207,7 +207,7 @@ def test_long_requests_take_turns_and_short_ones_wait_for_none_of_them(
 ) -> None:
     with live_server(live.engine, ServerConfig(shutdown_timeout=1)) as server, ThreadPoolExecutor(8) as clients:
         service = server.app.state.octavo.service
-        prepare, may_go, most = service._prepare, threading.Event(), [0, 0]
+        prepare, may_go, most = service.preparation.prepare, threading.Event(), [0, 0]
 
         def held(request: Any) -> Any:
             if len(request.messages[0]["content"]) > 1000:
@@ -221,7 +221,7 @@ def test_long_requests_take_turns_and_short_ones_wait_for_none_of_them(
             body = {"model": server.model, "max_tokens": 1, "messages": [{"role": "user", "content": content}]}
             return httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60).status_code
 
-        monkeypatch.setattr(service, "_prepare", held)
+        monkeypatch.setattr(service.preparation, "prepare", held)
         long = [clients.submit(ask, "word " * 55_000) for _ in range(8)]
         while under_way(server) < len(long):
             time.sleep(0.01)

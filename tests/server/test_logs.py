@@ -100,7 +100,7 @@ def test_nothing_of_prompts_answers_or_keys_is_in_any_line(
     def broken(request: Any) -> Any:
         raise KeyError(SECRET_PROMPT)
 
-    monkeypatch.setattr(server.app.state.octavo.service, "_prepare", broken)
+    monkeypatch.setattr(server.app.state.octavo.service.preparation, "prepare", broken)
     assert chat(server).status_code == 500
     text = json.dumps(lines(7))
     for secret in ("xyzzy", "vault", KEY, said):
@@ -113,7 +113,7 @@ def test_a_failure_of_ours_is_logged_with_its_request_s_id_and_its_trace(
     def broken(request: Any) -> Any:
         raise KeyError("what nobody may read")
 
-    monkeypatch.setattr(server.app.state.octavo.service, "_prepare", broken)
+    monkeypatch.setattr(server.app.state.octavo.service.preparation, "prepare", broken)
     reply = chat(server)
     assert reply.status_code == 500 and "nobody may read" not in reply.text
     failure, request = lines(2)

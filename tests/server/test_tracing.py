@@ -62,7 +62,7 @@ def test_a_span_has_the_figures_of_the_usage_and_its_callers_trace(
         "gen_ai.usage.input_tokens": usage["prompt_tokens"],
         "gen_ai.usage.output_tokens": usage["completion_tokens"],
         "gen_ai.usage.cache_read.input_tokens": usage["prompt_tokens_details"]["cached_tokens"],
-        "gen_ai.usage.cache_creation.input_tokens": 0,
+        "gen_ai.usage.cache_creation.input_tokens": usage["prompt_tokens_details"]["cache_write_tokens"],
         "http.response.status_code": 200,
         "octavo.request_id": reply.headers["x-request-id"],
     }
@@ -90,7 +90,7 @@ def test_a_refusal_and_a_failure_say_what_they_are(
     def broken(request: Any) -> Any:
         raise KeyError("secret")
 
-    monkeypatch.setattr(server.app.state.octavo.service, "_prepare", broken)
+    monkeypatch.setattr(server.app.state.octavo.service.preparation, "prepare", broken)
     body = {"model": server.model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
     httpx.post(f"{server.url}/v1/messages", json=body)
     span, attributes = only(exporter, server)

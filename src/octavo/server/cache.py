@@ -193,9 +193,8 @@ async def _completion(server: Context, call: Call, request: dict[str, Any]) -> C
     if len(body.prompts) > 1:
         raise invalid("prompt: one is explained at a time", "prompt")
     with body.wording(0).applied():
-        return await server.service.consider_completion(
-            call, body.model, body.prompts[0], body.params(), body.caching(), body.cache
-        )
+        [plain] = body.plain_requests()
+        return await server.service.consider(call, body.model, plain)
 
 
 def _read(model: type[_B], request: dict[str, Any]) -> _B:
@@ -210,7 +209,7 @@ def _rendered(server: Context, record: Record) -> RenderedChat | None:
     """The conversation again, if that makes the same tokens: a template may know what day it is."""
     if record.request is None:
         return None
-    rendered = server.service.render(record.request)
+    rendered = server.service.preparation.render(record.request)
     return rendered if rendered.prompt_token_ids == record.prompt.tolist() else None
 
 

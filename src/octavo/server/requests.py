@@ -1,8 +1,8 @@
-"""ChatRequest: a conversation to be answered, whichever dialect it came in."""
+"""What is asked, whichever dialect it came in: a conversation to be answered, or a prompt to be completed."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,3 +51,18 @@ class ChatRequest:
     def continues_final_message(self) -> bool:
         last = self.messages[-1] if self.messages else {}
         return last.get("role") == "assistant" and not last.get("tool_calls")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainRequest:
+    """A prompt to be completed, which no template writes: a text, or token ids.
+
+    Attributes:
+        caching: what is asked of the prompt cache.
+        cache: name of the named cache whose text stands before the prompt.
+    """
+
+    prompt: str | Sequence[int]
+    sampling: SamplingParams
+    caching: Caching = field(default_factory=Caching)
+    cache: str | None = None

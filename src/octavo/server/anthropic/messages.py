@@ -49,7 +49,7 @@ async def count_tokens(http: Request, server: Server, call: CurrentCall, body: C
 
 async def _started(server: Context, call: Call, body: MessagesRequest) -> Answer:
     try:
-        return await server.service.chat(call, body.model, await asyncio.to_thread(body.chat_request))
+        return await server.service.answer(call, body.model, await asyncio.to_thread(body.chat_request))
     except Exception as error:
         raise in_our_words(as_api_error(error), body) from error
 

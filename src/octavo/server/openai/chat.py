@@ -23,7 +23,7 @@ async def chat_completions(http: Request, server: Server, call: CurrentCall, bod
     server.check_model(body.model)
     with body.wording.applied():
         request = await asyncio.to_thread(body.chat_request)  # a long conversation takes milliseconds to be read
-        answer = await until_disconnect(http, server.service.chat(call, body.model, request))
+        answer = await until_disconnect(http, server.service.answer(call, body.model, request))
     reply = ChatReply(head(server, call, "chatcmpl", "chat.completion", body.model), body, server.engine.tokenizer)
     if body.stream:
         return EventStream([answer], reply.frames(answer), error_frame)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from octavo.engine.sampling_params import SamplingParams
 from octavo.server.answers import Answer
 from octavo.server.calls import Call
 from octavo.server.context import Context, CurrentCall, Server
@@ -15,6 +14,7 @@ from octavo.server.openai.completions_schema import CompletionRequest
 from octavo.server.openai.errors import error_frame
 from octavo.server.openai.head import head
 from octavo.server.openai.together import all_collected, all_started
+from octavo.server.requests import PlainRequest
 from octavo.server.streaming import JSON, EventStream, until_disconnect
 
 router = APIRouter()
@@ -25,9 +25,9 @@ async def completions(http: Request, server: Server, call: CurrentCall, body: Co
     """Complete one prompt or several, whole or as server-sent events."""
     server.check_model(body.model)
     with body.wording(0).applied():
-        params = body.params()
+        requests = body.plain_requests()
     _check_number(server, body)
-    starts = [_start(server, call, body, params, place) for place in range(len(body.prompts))]
+    starts = [_start(server, call, body, request, place) for place, request in enumerate(requests)]
     answers = await until_disconnect(http, all_started(starts))
     reply = CompletionReply(head(server, call, "cmpl", "text_completion", body.model), body, server.engine.tokenizer)
     if body.stream:
@@ -36,9 +36,9 @@ async def completions(http: Request, server: Server, call: CurrentCall, body: Co
     return JSON(reply.whole(answers, replies))
 
 
-async def _start(server: Context, call: Call, body: CompletionRequest, params: SamplingParams, place: int) -> Answer:
+async def _start(server: Context, call: Call, body: CompletionRequest, request: PlainRequest, place: int) -> Answer:
     with body.wording(place).applied():
-        return await server.service.complete(call, body.model, body.prompts[place], params, body.caching(), body.cache)
+        return await server.service.answer(call, body.model, request)
 
 
 def _check_number(server: Context, body: CompletionRequest) -> None:

@@ -12,6 +12,7 @@ from octavo.server.errors import invalid
 from octavo.server.openai.fields import told_apart
 from octavo.server.openai.sampling import SamplingBody
 from octavo.server.openai.wording import Wording, output_fields
+from octavo.server.requests import PlainRequest
 from octavo.server.validation import unsupported
 
 DEFAULT_MAX_TOKENS = 16
@@ -70,12 +71,18 @@ class CompletionRequest(SamplingBody):
     def chooses(self) -> bool:
         return self.num_drawn > self.num_choices
 
-    def params(self) -> SamplingParams:
-        """How to sample.
+    def plain_requests(self) -> list[PlainRequest]:
+        """One for each prompt, as every dialect has them.
 
         Raises:
             ApiError, InvalidRequestError: two fields contradict each other, or a value is out of range.
         """
+        sampling, caching = self._sampling(), self.caching()
+        return [
+            PlainRequest(prompt=prompt, sampling=sampling, caching=caching, cache=self.cache) for prompt in self.prompts
+        ]
+
+    def _sampling(self) -> SamplingParams:
         self.check_stream_options()
         if self.num_drawn < self.num_choices:
             raise invalid(f"best_of must be at least n ({self.num_choices}); got {self.best_of}", "best_of")

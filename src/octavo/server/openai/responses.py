@@ -49,7 +49,7 @@ async def create_response(http: Request, server: Server, call: CurrentCall, body
     turn = await turn_of(body, server.responses, tenant)
     compared = _compared(server, tenant, body)  # before this request can push it out
     try:
-        answer = await until_disconnect(http, server.service.chat(call, body.model, turn.request))
+        answer = await until_disconnect(http, server.service.answer(call, body.model, turn.request))
     except ApiError as error:
         raise turn.in_clients_words(error) from error
 
