@@ -40,6 +40,7 @@ NOT_RUN = {
         ".venv/bin/python -m benchmarks.compare --setup",
         ".venv/bin/python -m benchmarks.compare --write",
         ".venv/bin/python -m benchmarks.compare --peers llama.cpp --only 1x128 prefill-512",
+        ".venv/bin/python -m benchmarks.prompt_caching --write",
         ".venv/bin/python -m benchmarks.serve --write",
         ".venv/bin/python -m benchmarks.serve --only overhead --repeats 9",
         ".venv/bin/python -m benchmarks.serve --only chat --peers llama.cpp --repeats 1",
@@ -62,6 +63,8 @@ NOT_RUN = {
     ],
     "docs/explain.md": ["octavo serve"],
     "docs/named-caches.md": ["octavo serve"],
+    "docs/prompt-caching-anthropic.md": ["octavo serve"],
+    "docs/prompt-caching-openai.md": ["octavo serve"],
     "docs/tenants.md": ["octavo serve --api-key-file keys.txt --share-cache alice,bob"],
     "docs/operations.md": ["octavo serve", "octavo serve --host 0.0.0.0 --api-key-file keys.txt"],
     "docs/cli.md": [
