@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.errors import TemplateError
+from octavo.text.common_prefix import common_prefix
 from octavo.text.cuts import LONGEST_MARK, TokenCuts
 from octavo.text.messages import Message, checked_messages
 from octavo.text.reasoning import THINK
-from octavo.text.segments import Render, common_prefix
+from octavo.text.segments import Render
 from octavo.text.tokenizer import Tokenizer, check_text
 
 _ASKED, _ASKED_OTHERWISE = {"role": "user", "content": "A"}, {"role": "user", "content": "B"}

@@ -24,9 +24,9 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from octavo.errors import TemplateError
-from octavo.text.messages import Message, text_parts, with_parts
+from octavo.text.common_prefix import common_prefix
+from octavo.text.messages import SYSTEM_ROLES, Message, text_parts, with_parts
 
-SYSTEM_ROLES = ("system", "developer")
 UNKNOWN = -1
 
 Kind = Literal["tool", "system", "message"]
@@ -48,19 +48,6 @@ class Segment:
     end_char: int
     start_token: int
     end_token: int
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A part of the prompt that a breakpoint can stand at the end of. ``kind`` and ``index`` as a segment has them.
-
-    ``part``: which text part of a message; ``call``: which of an assistant's tool calls; neither: all of it.
-    """
-
-    kind: Kind
-    index: int
-    part: int | None = None
-    call: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,18 +156,6 @@ class _BoundaryFinder:
             return common_prefix(self._text, self._render(messages, tools, whole))
         except TemplateError:
             return UNKNOWN
-
-
-def common_prefix(first: str, second: str) -> int:
-    """Length of the longest common prefix, by bisection (comparing slices is much faster than characters)."""
-    low, high = 0, min(len(first), len(second))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def monotone(ends: list[int]) -> list[int]:
