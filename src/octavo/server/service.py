@@ -26,11 +26,12 @@ from octavo.server.prompt_cache.accounting import CacheUse
 from octavo.server.prompt_cache.by_key import UsageByKey
 from octavo.server.prompt_cache.caching import Caching, Kept
 from octavo.server.prompt_cache.entries import Entries
-from octavo.server.prompt_cache.history import History, Record, shared_prefix
+from octavo.server.prompt_cache.history import History, Record
 from octavo.server.prompt_cache.named import Content, NamedCache, NamedCaches, beginning_with, check_kind, renumbered
 from octavo.server.prompt_cache.volatile import without_volatile_system_lines
 from octavo.server.requests import ChatRequest, PlainRequest
 from octavo.server.usage import Ledger
+from octavo.text.common_prefix import common_prefix
 
 _T = TypeVar("_T")
 _LONG = 256 * 1024
@@ -260,7 +261,7 @@ class Service:
 
     def _kept(self, cache: NamedCache, prompt: array[int]) -> Kept:
         """What of ``prompt`` is the cache's: all of it, unless the request changed how the template writes it."""
-        return Kept(shared_prefix(cache.token_ids, prompt), cache.expires - self.clock())
+        return Kept(common_prefix(cache.token_ids, prompt), cache.expires - self.clock())
 
     def _time_left(self, call: Call) -> float | None:
         if self._timeout is None:

@@ -10,6 +10,9 @@ from octavo.errors import InvalidRequestError, shown
 
 Message = dict[str, Any]
 
+SYSTEM_ROLES = ("system", "developer")
+"""The later name means the same."""
+
 CACHE_MARKERS = ("cache_control", "prompt_cache_breakpoint")
 """Keys that mark breakpoints. They never reach a template: a marker must not change a token."""
 
@@ -84,6 +87,11 @@ def plain(value: object, param: str, depth: int = 0, left: Iterator[int] | None 
     if isinstance(value, (list, tuple)):
         return [plain(item, f"{param}[{index}]", depth + 1, left) for index, item in enumerate(value)]
     raise InvalidRequestError(f"{param} must be made of JSON values; it holds a {type(value).__name__}", param=param)
+
+
+def leading_system(messages: Sequence[Mapping[str, Any]]) -> int:
+    """How many system messages a conversation begins with."""
+    return next((at for at, message in enumerate(messages) if message["role"] not in SYSTEM_ROLES), len(messages))
 
 
 def text_parts(message: Message) -> list[str]:

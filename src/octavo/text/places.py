@@ -27,8 +27,8 @@ from typing import Any
 from octavo.errors import InvalidRequestError, TemplateError
 from octavo.text.common_prefix import common_prefix
 from octavo.text.cuts import LONGEST_MARK, TokenCuts
-from octavo.text.messages import Message, text_parts, with_parts
-from octavo.text.segments import UNKNOWN, Conversation, Kind, leading_system, monotone
+from octavo.text.messages import Message, leading_system, text_parts, with_parts
+from octavo.text.segments import UNKNOWN, Conversation, Kind, monotone
 
 _TOOL, _SYSTEM, _MESSAGE = range(3)
 _PART, _CALL, _WHOLE = range(3)

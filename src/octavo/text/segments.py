@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from octavo.errors import TemplateError
 from octavo.text.common_prefix import common_prefix
-from octavo.text.messages import SYSTEM_ROLES, Message, text_parts, with_parts
+from octavo.text.messages import Message, leading_system, text_parts, with_parts
 
 UNKNOWN = -1
 
@@ -91,11 +91,6 @@ def find_segments(conversation: Conversation, offsets: Sequence[tuple[int, int]]
             parts, starts, boundaries, tokens, strict=True
         )
     ]
-
-
-def leading_system(messages: Sequence[Message]) -> int:
-    """How many system messages a conversation begins with."""
-    return next((at for at, message in enumerate(messages) if message["role"] not in SYSTEM_ROLES), len(messages))
 
 
 class _BoundaryFinder:

@@ -5,11 +5,8 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from octavo.engine.sampling_params import SamplingParams
-from octavo.server.prompt_cache.history import History, Record, bytes_of, digits, shared_prefix
+from octavo.server.prompt_cache.history import History, Record, bytes_of, digits
 from octavo.server.requests import ChatRequest
 from octavo.text.grammar import StructuredOutputsParams
 
@@ -127,13 +124,6 @@ def test_records_before_one_are_those_that_came_before_it() -> None:
     begun(shelf, *records)
     assert shelf.before(records[2]) == [records[1], records[0]]
     assert shelf.before(record(9)) == records[::-1]
-
-
-@given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))
-def test_the_shared_prefix_is_what_both_begin_with(first: list[int], second: list[int]) -> None:
-    shared = shared_prefix(array("i", first), array("i", second))
-    assert first[:shared] == second[:shared]
-    assert shared in (len(first), len(second)) or first[shared] != second[shared]
 
 
 def test_the_digits_of_a_request_are_what_follows_the_first_separator() -> None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from octavo.server.openai.fields import Short
 from octavo.server.prompt_cache.caching import DAY, FIVE_MINUTES, HALF_A_DAY, HALF_AN_HOUR, HOUR, Caching, Mark
 from octavo.server.validation import Body
+from octavo.text.messages import leading_system
 from octavo.text.places import Place
 
 SECONDS = {"30m": HALF_AN_HOUR, "12h": HALF_A_DAY, "5m": FIVE_MINUTES, "1h": HOUR}
@@ -15,8 +16,6 @@ MAX_WRITTEN = {"implicit": 3, "explicit": 4}
 """How many explicit breakpoints of a request are written, the latest; an implicit one is written beside them."""
 MAX_READ = 80
 """At how many breakpoints, the latest, a request is looked up if none is implicit."""
-
-_SYSTEM_ROLES = ("system", "developer")
 
 
 class CacheOptions(Body):
@@ -69,9 +68,9 @@ def _marks(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, A
     for index, tool in enumerate(tools):
         position += 1
         yield from _mark(tool, Place("tool", index), position, default)
-    blocks, is_leading = 0, True
+    blocks, leading = 0, leading_system(messages)
     for index, message in enumerate(messages):
-        is_leading = is_leading and message["role"] in _SYSTEM_ROLES
+        is_leading = index < leading
         content = message.get("content", "")
         parts = content if isinstance(content, list) else [{}]
         for number, part in enumerate(parts):

@@ -15,9 +15,8 @@ import json
 from hashlib import sha256
 
 from octavo.server.requests import ChatRequest
-from octavo.text.messages import CACHE_MARKERS, text_parts
+from octavo.text.messages import CACHE_MARKERS, leading_system, text_parts
 from octavo.text.places import Place
-from octavo.text.segments import SYSTEM_ROLES
 
 
 def place_names(request: ChatRequest) -> dict[Place, bytes]:
@@ -31,12 +30,11 @@ def place_names(request: ChatRequest) -> dict[Place, bytes]:
 
     for index, tool in enumerate(request.tools):
         name(Place("tool", index), {key: value for key, value in tool.items() if key not in CACHE_MARKERS})
-    is_leading, num_blocks = True, 0
+    leading, num_blocks = leading_system(request.messages), 0
     for index, message in enumerate(request.messages):
         role = message["role"]
-        is_leading = is_leading and role in SYSTEM_ROLES
         for part, text in enumerate(text_parts(message) if message.get("content") is not None else ()):
-            if is_leading:
+            if index < leading:
                 name(Place("system", num_blocks), role, text)
                 num_blocks += 1
             else:

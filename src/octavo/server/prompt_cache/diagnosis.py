@@ -7,12 +7,12 @@ from array import array
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from octavo.server.prompt_cache.history import Record, shared_prefix
+from octavo.server.prompt_cache.history import Record
 from octavo.server.requests import ChatRequest
-from octavo.text.messages import CACHE_MARKERS, text_parts
+from octavo.text.common_prefix import common_prefix
+from octavo.text.messages import CACHE_MARKERS, leading_system, text_parts
 
 ChangeKind: TypeAlias = Literal["model", "tools", "system", "messages", "other", "none"]
-_SYSTEM_ROLES = ("system", "developer")
 _Message: TypeAlias = dict[str, Any]
 
 
@@ -35,7 +35,7 @@ class Change:
 
 def changed(before: Record, now: Record) -> Change:
     """Compare two prompts. Takes milliseconds where they are long; changes nothing."""
-    shared = shared_prefix(before.prompt, now.prompt)
+    shared = common_prefix(before.prompt, now.prompt)
     kind = _kind(before, now, shared)
     missed = 0 if kind == "none" else max(0, min(len(before.prompt), len(now.prompt) - 1) - shared)
     return Change(kind, shared, missed)
@@ -88,10 +88,7 @@ def _ends_with(tokens: array[int], end: array[int]) -> bool:
 
 def _system(messages: list[_Message]) -> list[_Message]:
     """The leading system messages."""
-    count = 0
-    while count < len(messages) and messages[count].get("role") in _SYSTEM_ROLES:
-        count += 1
-    return [_plain(message) for message in messages[:count]]
+    return [_plain(message) for message in messages[: leading_system(messages)]]
 
 
 def _plain(message: _Message) -> _Message:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from octavo.server.prompt_cache.entries import Entry, digests
-from octavo.server.prompt_cache.history import Record, shared_prefix
+from octavo.server.prompt_cache.history import Record
+from octavo.text.common_prefix import common_prefix
 
 CauseKind: TypeAlias = Literal[
     "differs",
@@ -110,11 +111,11 @@ def explain(question: Question) -> Explanation:
 
 def beside(tokens: array[int], record: Record) -> Seen:
     """``record`` beside a prompt of ``tokens``."""
-    shared = shared_prefix(tokens, record.prompt)
+    shared = common_prefix(tokens, record.prompt)
     if shared < len(record.prompt) or not record.outputs:
         return Seen(record, None, shared, shared, shared < min(len(tokens), len(record.prompt)))
     rest = tokens[shared:]
-    lengths = [shared_prefix(rest, output) for output in record.outputs]
+    lengths = [common_prefix(rest, output) for output in record.outputs]
     best = max(range(len(lengths)), key=lengths.__getitem__)
     length, output = lengths[best], record.outputs[best]
     computed = shared + min(length, max(len(output) - 1, 0))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -198,15 +198,3 @@ def bytes_of(request: ChatRequest) -> int:
 def digits(request_id: str) -> str:
     """What all names of one request have in common: the digits behind their first ``_`` or ``-``."""
     return request_id.replace("-", "_", 1).partition("_")[2]
-
-
-def shared_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens both begin with, by bisection: slices are compared much faster than tokens."""
-    low, high = 0, min(len(first), len(second))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from octavo.server.calls import Call, Caller
 from octavo.server.errors import invalid
 from octavo.server.prompt_cache.entries import digests
-from octavo.server.prompt_cache.history import shared_prefix
 from octavo.server.prompt_cache.named import Content, NamedCache
 from octavo.server.service import Service
+from octavo.text.common_prefix import common_prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ async def _release(service: Service, cache: NamedCache) -> None:
 def _wanted(service: Service, gone: NamedCache) -> Iterator[tuple[array[int], float]]:
     """Beginnings of ``gone`` that are kept for something else, itself until its new end included; and until when."""
     for cache in service.caches.under(gone.salt):
-        shared = shared_prefix(cache.token_ids, gone.token_ids)
+        shared = common_prefix(cache.token_ids, gone.token_ids)
         if shared:
             yield cache.token_ids[:shared], cache.expires
     entries: dict[tuple[int, bytes], float] = {}

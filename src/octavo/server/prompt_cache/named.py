@@ -23,8 +23,7 @@ from octavo.errors import shown
 from octavo.server.errors import ApiError, ErrorKind, invalid
 from octavo.server.prompt_cache.caching import Mark
 from octavo.server.requests import ChatRequest
-from octavo.text.messages import text_parts
-from octavo.text.segments import SYSTEM_ROLES
+from octavo.text.messages import SYSTEM_ROLES, text_parts
 
 _PREFIX = "caches/"
 _MESSAGE = re.compile(r"\bmessages\[(\d+)\]")

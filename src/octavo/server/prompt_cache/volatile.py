@@ -12,8 +12,8 @@ from typing import Any
 
 from octavo.server.prompt_cache.caching import Mark
 from octavo.server.requests import ChatRequest
+from octavo.text.messages import SYSTEM_ROLES
 from octavo.text.places import Place
-from octavo.text.segments import SYSTEM_ROLES
 
 
 def without_volatile_lines(text: str, prefixes: Sequence[str]) -> str:

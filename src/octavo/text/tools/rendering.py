@@ -16,11 +16,10 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from octavo.text.messages import JOINER, Message, text_parts, with_parts
+from octavo.text.messages import JOINER, SYSTEM_ROLES, Message, text_parts, with_parts
 from octavo.text.tools.detect import ToolSupport
 from octavo.text.tools.tool_format import Call, to_json
 
-_SYSTEM_ROLES = ("system", "developer")
 _INTRODUCTION = """\
 # Tools
 
@@ -83,7 +82,7 @@ def _with_tools(messages: list[Message], tools: Sequence[dict[str, Any]], suppor
     """Tools first of all: in the system message, or before what the user says where there can be none."""
     text = _INTRODUCTION + JOINER.join(map(to_json, tools)) + _INSTRUCTIONS
     first = messages[0]
-    if first["role"] in _SYSTEM_ROLES or (not support.takes_system and first["role"] == "user"):
+    if first["role"] in SYSTEM_ROLES or (not support.takes_system and first["role"] == "user"):
         parts = text_parts(first)
         parts[:1] = [f"{text}\n\n{parts[0]}" if parts and parts[0] else text]
         return [with_parts(first, parts), *messages[1:]]
