@@ -106,7 +106,7 @@ def test_the_longest_is_the_longest_of_all_that_live(
         name = tuple(tokens[:length])
         entries.write(SALT, tokens, [mark(length, ttl=ttl)], clock.now)
         if length <= len(tokens):
-            alive.setdefault(name, clock.now + ttl)
+            alive[name] = max(alive.get(name, 0.0), clock.now + ttl)
     clock.now = now
     fitting = [len(name) for name, end in alive.items() if end > now and list(name) == asked[: len(name)]]
     assert length_read(entries, asked, mark(len(asked))) == max(fitting, default=0)
