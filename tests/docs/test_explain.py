@@ -8,7 +8,7 @@ import httpx
 from doc_tables import quoted, table
 from live_server import LiveServer, served_model
 
-from octavo.server.cache import ExplainBody
+from octavo.server.cache_explain import ExplainBody
 from octavo.server.prompt_cache.explain import CauseKind
 
 PAGE = "docs/explain.md"

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator
 from octavo.server import models
 from octavo.server.openai import (
     responses,
-    responses_diagnosis,
+    responses_diagnostics,
     responses_items,
     responses_output,
     responses_reply,
@@ -56,7 +56,7 @@ def test_every_type_of_output_has_its_row() -> None:
 
 
 def test_every_diagnosis_has_its_row() -> None:
-    source = inspect.getsource(responses_diagnosis)
+    source = inspect.getsource(responses_diagnostics)
     types = set(re.findall(r'"(unavailable|cache_\w+|comparison_response_\w+)"', source)) - {"cache_missed_tokens"}
     assert set(rows("## Prompt caching", "Type", "When")) == types
     reasons = set(re.findall(r'"(\w+_changed)"', source))

@@ -19,7 +19,7 @@ from starlette.types import Scope
 
 from octavo.async_engine import AsyncEngine
 from octavo.errors import EngineDeadError, InvalidRequestError, shown
-from octavo.server import admin, cache, cache_usage, caches, health, models, openapi
+from octavo.server import admin, cache_explain, cache_usage, health, models, named_caches, openapi
 from octavo.server.addresses import nothing_at
 from octavo.server.anthropic import messages
 from octavo.server.auth import Access
@@ -93,7 +93,18 @@ def create_app(
         telemetry=_NO_TELEMETRY,
     )
     app.state.octavo = context
-    for part in (chat, completions, messages, responses, caches, cache, cache_usage, models, health, admin):
+    for part in (
+        chat,
+        completions,
+        messages,
+        responses,
+        named_caches,
+        cache_explain,
+        cache_usage,
+        models,
+        health,
+        admin,
+    ):
         app.include_router(part.router)
     for_admins = keys is not None and not settings.public_metrics
     app.include_router(metrics_router(metrics, for_admins=for_admins))

@@ -12,7 +12,7 @@ from octavo.engine.sampling_params import SamplingParams
 from octavo.server.openai.caching import CachingBody
 from octavo.server.openai.chat_schema import ChatCompletionRequest
 from octavo.server.openai.completions_schema import CompletionRequest
-from octavo.server.openai.responses_diagnosis import diagnosed
+from octavo.server.openai.responses_diagnostics import diagnosed
 from octavo.server.prompt_cache.caching import Caching
 from octavo.server.prompt_cache.history import Record
 from octavo.server.requests import ChatRequest

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from octavo.server.calls import Call, Caller
 from octavo.server.context import Context, CurrentCall, Server
 from octavo.server.errors import ApiError, invalid
-from octavo.server.openai.responses_diagnosis import diagnosed
+from octavo.server.openai.responses_diagnostics import diagnosed
 from octavo.server.openai.responses_reply import ResponseReply
 from octavo.server.openai.responses_request import conversation_items, turn_of
 from octavo.server.openai.responses_schema import InputTokensBody, ResponseBody

@@ -1,4 +1,4 @@
-"""Keeping: named caches from their creation to their end, and what the engine keeps of them meanwhile.
+"""Named caches from their creation to their end, and what the engine keeps of them meanwhile.
 
 The engine keeps a cache's blocks softly: what a request needs it gets. What was evicted so is computed again by the
 next request that begins with the cache, and kept again from then on.

@@ -10,11 +10,11 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from octavo.server.caches_schema import CreateBody, UpdateBody
+from octavo.server import named_caches_lifecycle as lifecycle
 from octavo.server.calls import Call, Caller
 from octavo.server.context import Context, CurrentCall, Server
 from octavo.server.errors import ApiError, invalid
-from octavo.server.prompt_cache import keeping
+from octavo.server.named_caches_schema import CreateBody, UpdateBody
 from octavo.server.prompt_cache.named import NamedCache, renumbered
 from octavo.server.streaming import JSON, until_disconnect
 
@@ -69,14 +69,14 @@ async def retrieve_cache(server: Server, call: CurrentCall, cache_id: str) -> Re
 async def update_cache(server: Server, call: CurrentCall, cache_id: str, body: UpdateBody) -> Response:
     """Have a cache expire later, or sooner. Nothing else of it ever changes."""
     cache = server.service.caches.get(_tenant(call), cache_id)
-    await keeping.set_end(server.service, cache, body.lifetime())
+    await lifecycle.set_end(server.service, cache, body.lifetime())
     return JSON(await _told(server, cache))
 
 
 @router.delete("/v1/caches/{cache_id:path}")
 async def delete_cache(server: Server, call: CurrentCall, cache_id: str) -> Response:
     """Forget a cache. Requests that began with it before go on."""
-    cache = await keeping.delete(server.service, _tenant(call), cache_id)
+    cache = await lifecycle.delete(server.service, _tenant(call), cache_id)
     return JSON({"name": cache.name, "object": "cache", "deleted": True})
 
 
@@ -85,14 +85,14 @@ async def _created(server: Context, call: Call, body: CreateBody) -> dict[str, A
     try:
         with body.wording.applied():
             content = await asyncio.to_thread(body.content)
-            cache = await keeping.create(server.service, call, body.model, content, lifetime, body.display_name)
+            cache = await lifecycle.create(server.service, call, body.model, content, lifetime, body.display_name)
     except ApiError as error:
         raise renumbered(error, 1 if body.has_system else 0, "system") from error
     return await _told(server, cache)
 
 
 async def _told(server: Context, cache: NamedCache) -> dict[str, Any]:
-    in_memory = await keeping.num_in_memory(server.service, cache)
+    in_memory = await lifecycle.num_in_memory(server.service, cache)
     return {
         "name": cache.name,
         "object": "cache",

@@ -13,12 +13,12 @@ from pydantic_core import PydanticCustomError
 from octavo.server.anthropic.blocks import Texts
 from octavo.server.anthropic.options import Tool, functions
 from octavo.server.errors import invalid
+from octavo.server.named_caches_lifecycle import Lifetime
 from octavo.server.openai.fields import Words, refused, told_apart
 from octavo.server.openai.messages import Message, template_messages
 from octavo.server.openai.tools import FunctionTool, template_tools
 from octavo.server.openai.wording import Wording, output_fields
 from octavo.server.prompt_cache.caching import DAY, HOUR
-from octavo.server.prompt_cache.keeping import Lifetime
 from octavo.server.prompt_cache.named import Content
 from octavo.server.validation import Body
 
