@@ -12,9 +12,9 @@ from typing import Any
 
 import httpx
 import pytest
-from caching_client import Clock
 from held_engine import held
 from live_server import LiveServer, live_server
+from standing_clock import Clock
 
 from octavo.engine.engine import Engine
 from octavo.server.config import ServerConfig

@@ -17,6 +17,7 @@ import pytest
 from anthropic import Anthropic
 from live_server import LiveServer, live_server, served_model
 from openai import OpenAI
+from standing_clock import Clock
 
 from octavo.server.config import ServerConfig
 from octavo.server.keys import Key, KeyRing
@@ -29,15 +30,6 @@ OPENAI_TOOLS[0]["function"]["parameters"] = WEATHER
 EARLIER = [{"role": "user", "content": "Who are you?"}, {"role": "assistant", "content": "I keep the light."}]
 ASKED = [{"role": "user", "content": "What do you see tonight?"}]
 STORY = "The old miller counted his sacks every night, and every night there was one sack too many. " * 6
-
-
-class Clock:
-    """The time that caches grow old by."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass

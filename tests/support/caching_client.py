@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from anthropic import Anthropic
 from anthropic.types import Message
 from live_server import LiveServer, live_server
+from standing_clock import Clock
 
 from octavo.server.anthropic.schema import CountTokensRequest
 from octavo.server.config import ServerConfig
@@ -19,16 +20,6 @@ from octavo.server.keys import Key, KeyRing
 
 END = "<|im_end|>\n"
 _MOST_TENANTS = 200
-
-
-@dataclass
-class Clock:
-    """The time that what is cached grows old by."""
-
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Figures(NamedTuple):

@@ -13,6 +13,7 @@ import httpx
 import pytest
 from live_server import LiveServer, live_server
 from openai import AsyncOpenAI, OpenAI
+from standing_clock import Clock
 
 from octavo.server.config import ServerConfig
 from octavo.server.keys import Key, KeyRing
@@ -22,16 +23,6 @@ EXPLICIT = {"mode": "explicit"}
 HALF_AN_HOUR, HALF_A_DAY = 1800, 43200
 STORY = "The raven flew over seven hills and told the old miller what it had seen there. " * 4
 RULES = "Answer in one word. Never argue with a raven."
-
-
-@dataclass
-class Clock:
-    """The time that what is cached grows old by."""
-
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hypothesis import given
 from hypothesis import strategies as st
+from standing_clock import Clock
 
 from octavo.server.prompt_cache.caching import Breakpoint
 from octavo.server.prompt_cache.entries import Entries, digests
 
 SALT, OTHER = b"alice", b"bob"
-
-
-@dataclass
-class Clock:
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def mark(num_tokens: int, position: int = 1, ttl: int = 300) -> Breakpoint:
