@@ -11,14 +11,15 @@ from typing import ParamSpec, Protocol, TypeVar
 
 from octavo.config import EngineConfig
 from octavo.engine.answer import AnswerText
-from octavo.engine.batch import BatchBuilder, Draw
+from octavo.engine.batch import BatchBuilder
 from octavo.engine.intake import Intake
-from octavo.engine.outputs import CompletionOutput, FinishReason, RequestOutput, TokenLogprobs
-from octavo.engine.prompt_scores import collect_scores, rows_to_score, token_logprobs
-from octavo.engine.request import Request, RequestGroup, RequestStatus
+from octavo.engine.outputs import RequestOutput
+from octavo.engine.prompt_scores import collect_scores, rows_to_score
+from octavo.engine.request import Request, RequestGroup
 from octavo.engine.scheduler import Scheduler, SchedulerOutput
 from octavo.engine.shaping import LogitShaping
 from octavo.engine.stats import EngineGauges, EngineReport, EngineStats
+from octavo.engine.unfinished import Unfinished
 from octavo.errors import EngineDeadError, InvalidRequestError
 from octavo.kv.block import BlockError
 from octavo.kv.hashing import BlockHash, Namespace
@@ -102,15 +103,13 @@ class Engine:
             max_num_tokens=config.max_num_batched_tokens,
             vocab_size=vocab_size,
         )
-        self._groups: dict[str, RequestGroup] = {}
-        self._timed: list[RequestGroup] = []
+        self._unfinished = Unfinished(self.scheduler, self.stats, tokenizer, self.intake.eos_token_ids)
         self._arrivals = 0
         self._seeds = random.Random(config.seed)
-        self._token_texts: dict[int, str] = {}
 
     @property
     def has_unfinished(self) -> bool:
-        return bool(self._groups)
+        return bool(self._unfinished)
 
     @property
     def num_running(self) -> int:
@@ -128,7 +127,7 @@ class Engine:
             InvalidRequestError: its request_id is in use.
         """
         self._require_alive()
-        if group.request_id in self._groups:
+        if group.request_id in self._unfinished:
             raise InvalidRequestError(
                 f"request_id {group.request_id!r} is in use by a request that is not finished",
                 param="request_id",
@@ -155,9 +154,7 @@ class Engine:
                 request.shaping = LogitShaping(params, group.prompt_token_ids, banned, self.intake.vocab_size, grammar)
             group.requests.append(request)
             self.scheduler.add(request)
-        self._groups[group.request_id] = group
-        if group.deadline is not None:
-            self._timed.append(group)
+        self._unfinished.add(group)
         self.stats.num_requests += params.n
 
     def abort(self, request_id: str) -> RequestOutput | None:
@@ -165,8 +162,8 @@ class Engine:
 
         Returns its last output, or ``None`` if no such request is unfinished: it may have ended by itself.
         """
-        group = self._groups.get(request_id)
-        return None if group is None else self._end_group(group, "abort")
+        group = self._unfinished.get(request_id)
+        return None if group is None else self._unfinished.end(group, "abort")
 
     def step(self) -> list[RequestOutput]:
         """Compute one step and return what is new, at most one increment per request group.
@@ -178,7 +175,7 @@ class Engine:
         began = time.perf_counter()
         native_before = self.stats.native_seconds
         try:
-            outputs = self._expire()
+            outputs = self._unfinished.end_late()
             scheduled = self.scheduler.schedule()
             if scheduled.requests:
                 outputs += self._compute(runner, scheduled)
@@ -202,8 +199,7 @@ class Engine:
         if self.failure is None:
             self.failure = error
         self.scheduler.clear()
-        self._groups.clear()
-        self._timed.clear()
+        self._unfinished.clear()
 
     def reset_prefix_cache(self) -> int:
         """Forget every cached block that no request holds. Returns how many there were."""
@@ -252,7 +248,7 @@ class Engine:
         self.kv.check()
         if self.has_unfinished or self.scheduler.has_unfinished or self.kv.num_referenced_blocks:
             raise BlockError(
-                f"not idle: {len(self._groups)} request groups, {self.num_running} running, "
+                f"not idle: {len(self._unfinished)} request groups, {self.num_running} running, "
                 f"{self.num_waiting} waiting, {self.kv.num_referenced_blocks} blocks held"
             )
 
@@ -265,16 +261,15 @@ class Engine:
         to_score = rows_to_score(scheduled)
         if to_score is not None:
             scores = self._native(runner.score, to_score.rows, to_score.targets, to_score.num_top)
-            collect_scores(to_score, scores, self._token_text)
+            collect_scores(to_score, scores, self._unfinished.token_text)
         self.scheduler.advance(scheduled)
-        news: dict[RequestGroup, list[CompletionOutput]] = {}
+        outputs: list[RequestOutput] = []
         if draws:
             samples = self._native(runner.sample, logits, self._batches.sample(draws))
-            self._append_tokens(draws, samples, news)
-        outputs = [self._output(group, completions) for group, completions in news.items()]
+            outputs = self._unfinished.append(draws, samples)
         prompts_only = [r for r in scheduled.requests if not r.group.max_output_tokens and r.prompt_computed]
         ended = dict.fromkeys(request.group for request in prompts_only)
-        return outputs + [self._end_group(group, "length") for group in ended]
+        return outputs + [self._unfinished.end(group, "length") for group in ended]
 
     def _note_admissions(self, scheduled: SchedulerOutput) -> None:
         stats, now = self.stats, time.monotonic()
@@ -289,125 +284,6 @@ class Engine:
                 stats.num_prompt_tokens += request.num_prompt_tokens
                 stats.num_queried_tokens += request.num_prompt_tokens if request.blocks.read_cache else 0
                 stats.num_cached_tokens += request.group.num_cached_tokens or 0
-
-    def _append_tokens(
-        self, draws: list[Draw], samples: Samples, news: dict[RequestGroup, list[CompletionOutput]]
-    ) -> None:
-        now = time.monotonic()
-        for index, ((request, _), token) in enumerate(zip(draws, samples.token_ids.tolist(), strict=True)):
-            group = request.group
-            if group.metrics.first_token_time is None:
-                group.metrics.first_token_time = now
-            if token < 0:
-                news.setdefault(group, []).append(self._end_without_token(request))
-                continue
-            completion = self._append_token(request, token)
-            if group.params.logprobs is not None:
-                self._add_logprobs(request, completion, token, index, samples)
-            news.setdefault(group, []).append(completion)
-
-    def _append_token(self, request: Request, token: int) -> CompletionOutput:
-        """Append a drawn token, end the answer if it must end, and return what is new of it."""
-        params = request.group.params
-        self.scheduler.append_token(request, token)
-        self.stats.num_generated_tokens += 1
-        is_eos = not params.ignore_eos and token in self.intake.eos_token_ids
-        stops = is_eos or token in (params.stop_token_ids or ())
-        text, matched = "", None
-        if self._tokenizer is not None and (not stops or params.include_stop_str_in_output):
-            text, matched = request.answer.append(token)
-        if request.shaping is not None and not stops:
-            request.shaping.accept(token)
-        if stops:
-            completion = self._end(request, "stop", None if is_eos else token)
-        elif matched is not None:
-            completion = self._end(request, "stop", matched)
-        elif request.shaping is not None and request.shaping.is_complete:
-            completion = self._end(request, "stop")
-        elif request.num_output_tokens >= request.group.max_output_tokens:
-            completion = self._end(request, "length")
-        else:
-            completion = CompletionOutput(request.index)
-        completion.text = text + completion.text
-        completion.token_ids.append(token)
-        return completion
-
-    def _end_without_token(self, request: Request) -> CompletionOutput:
-        grammar = None if request.shaping is None else request.shaping.grammar
-        failure = None if grammar is None else grammar.failure
-        return self._end(request, "error", failure or "no token may be drawn")
-
-    def _end(self, request: Request, reason: FinishReason, stop_reason: int | str | None = None) -> CompletionOutput:
-        """Finish a request; its last increment has the text that was held back, unless a stop string was."""
-        self.scheduler.finish(request, reason, stop_reason)
-        self.stats.num_finished[reason] += 1
-        held_back = ""
-        if self._tokenizer is not None and not (reason == "stop" and isinstance(stop_reason, str)):
-            held_back = request.answer.finish()
-        return CompletionOutput(
-            request.index,
-            held_back,
-            cumulative_logprob=request.cumulative_logprob,
-            finish_reason=reason,
-            stop_reason=stop_reason,
-        )
-
-    def _end_group(self, group: RequestGroup, reason: FinishReason) -> RequestOutput:
-        unfinished = [request for request in group.requests if request.status is not RequestStatus.FINISHED]
-        return self._output(group, [self._end(request, reason) for request in unfinished])
-
-    def _expire(self) -> list[RequestOutput]:
-        """End every group whose deadline has passed."""
-        if not self._timed:
-            return []
-        now = time.monotonic()
-        late = [group for group in self._timed if group.deadline is not None and group.deadline <= now]
-        return [self._end_group(group, "timeout") for group in late]
-
-    def _output(self, group: RequestGroup, completions: list[CompletionOutput]) -> RequestOutput:
-        """What is new of a group, and the end of the group if that was the end."""
-        finished = group.finished
-        if finished:
-            group.metrics.finished_time = time.monotonic()
-            del self._groups[group.request_id]
-            if group.deadline is not None:
-                self._timed.remove(group)
-        return RequestOutput(
-            request_id=group.request_id,
-            prompt=group.prompt,
-            prompt_token_ids=group.prompt_token_ids,
-            outputs=completions,
-            finished=finished,
-            num_cached_tokens=group.num_cached_tokens or 0,
-            metrics=group.metrics,
-            prompt_logprobs=group.take_prompt_logprobs(),
-        )
-
-    # Parts -------------------------------------------------------------------------------------------
-
-    def _add_logprobs(
-        self, request: Request, completion: CompletionOutput, token: int, index: int, samples: Samples
-    ) -> None:
-        logprob = float(samples.logprobs[index])
-        request.cumulative_logprob = (request.cumulative_logprob or 0.0) + logprob
-        completion.cumulative_logprob = request.cumulative_logprob
-        entry: TokenLogprobs = token_logprobs(
-            token,
-            logprob,
-            int(samples.ranks[index]),
-            samples.top_ids[index].tolist(),
-            samples.top_logprobs[index].tolist(),
-            request.group.params.logprobs or 0,
-            self._token_text,
-        )
-        completion.logprobs = [entry]
-
-    def _token_text(self, token: int) -> str | None:
-        if self._tokenizer is None:
-            return None
-        if token not in self._token_texts:
-            self._token_texts[token] = self._tokenizer.decode([token], skip_special_tokens=False)
-        return self._token_texts[token]
 
     def _root(self, cache_salt: bytes) -> BlockHash:
         return replace(self._namespace, cache_salt=cache_salt).root()
