@@ -18,8 +18,5 @@ def test_a_prefix_is_what_all_its_conversations_begin_with(make_assembly: Callab
         assert assembly.render([*head, {"role": "user", "content": asked}]).prompt_token_ids[: len(prefix)] == prefix
     # "s" is no letter of the stand-in, and the last word may become a longer one.
     assert assembly.tokenizer.decode(prefix) == " abc abc"
-    assert assembly.render_prefix(head, chat_template="{{ t }}", chat_template_kwargs={"t": "a b"}) == (
-        assembly.tokenizer.encode("a")
-    )
     with pytest.raises(InvalidRequestError):
         assembly.render_prefix([])

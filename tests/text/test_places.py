@@ -210,9 +210,9 @@ def test_segment_of_a_token(byte_level: Any, templates: dict[str, str]) -> None:
     rendered = ChatTemplate(templates["chatml"], byte_level.ours).render(MESSAGES)
     for segment in rendered.segments():
         for token in (segment.start_token, segment.end_token - 1):
-            assert rendered.place_of(token) == segment
-    assert rendered.place_of(rendered.segments()[-1].end_token) is None, "the generation prompt is of none"
-    assert rendered.place_of(10**9) is None
+            assert rendered.segment_at(token) == segment
+    assert rendered.segment_at(rendered.segments()[-1].end_token) is None, "the generation prompt is of none"
+    assert rendered.segment_at(10**9) is None
 
 
 def test_text_around_a_token(byte_level: Any, templates: dict[str, str]) -> None:

@@ -58,10 +58,9 @@ def test_prefix_that_ends_with_a_call_counts_on_its_result(byte_level: Any, temp
     assert byte_level.ours.decode(ids, skip_special_tokens=False).endswith("</tool_call><|im_end|>\n<|im_start|>")
 
 
-def test_prefix_takes_variables_of_the_template(byte_level: Any) -> None:
-    chat = ChatTemplate("{{ tone }}{% for m in messages %}{{ ' ' + m.content }}{% endfor %}", byte_level.ours)
-    ids = chat.prefix_tokens([SYSTEM], chat_template_kwargs={"tone": "Kind now:"})
-    assert byte_level.ours.decode(ids) == "Kind now: Be", "of 'brief.' a longer word could be made"
+def test_prefix_ends_before_a_word_that_may_become_a_longer_one(byte_level: Any) -> None:
+    chat = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", byte_level.ours)
+    assert byte_level.ours.decode(chat.prefix_tokens([SYSTEM])) == "Be", "of 'brief.' a longer word could be made"
 
 
 @pytest.mark.parametrize("nothing", [[], (), "", None, 7])

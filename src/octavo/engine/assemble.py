@@ -123,14 +123,7 @@ class Assembly:
             chat_template_kwargs=chat_template_kwargs,
         )
 
-    def render_prefix(
-        self,
-        messages: Messages,
-        *,
-        tools: Messages | None = None,
-        chat_template: str | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-    ) -> list[int]:
+    def render_prefix(self, messages: Messages, *, tools: Messages | None = None) -> list[int]:
         """The token ids that every conversation begins with which begins with these messages and tools; see
         :meth:`octavo.text.chat.ChatTemplate.prefix_tokens`. Any thread may call it.
 
@@ -138,9 +131,7 @@ class Assembly:
             TemplateError: there is no template, or it refuses these messages.
             InvalidRequestError: these are not messages.
         """
-        return self._chat_template(chat_template).prefix_tokens(
-            messages, tools=tools, chat_template_kwargs=chat_template_kwargs
-        )
+        return self._chat_template(None).prefix_tokens(messages, tools=tools)
 
     def prefix_stability(self, with_tools: bool) -> PrefixStability:
         """Whether the template leaves the past alone; see :meth:`octavo.text.chat.ChatTemplate.prefix_stability`.

@@ -252,7 +252,7 @@ def _segment(record: Record, rendered: RenderedChat | None, index: int) -> dict[
     """
     if rendered is None or record.request is None:
         return None
-    segment = rendered.place_of(index)
+    segment = rendered.segment_at(index)
     if segment is None:
         return {"kind": "generation_prompt", "index": 0}
     if segment.kind != "message":

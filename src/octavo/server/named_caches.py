@@ -43,8 +43,7 @@ async def list_caches(server: Server, call: CurrentCall, query: Annotated[Caches
     caches = server.service.caches.of(_tenant(call))[::-1]
     begin = 0
     if query.after is not None:
-        wanted = query.after.removeprefix("caches/")
-        begin = next((index + 1 for index, cache in enumerate(caches) if cache.id == wanted), 0)
+        begin = next((index for index, cache in enumerate(caches, 1) if query.after in (cache.id, cache.name)), 0)
         if not begin:
             raise invalid(f"after: there is no cache {query.after!r}", "after")
     page = caches[begin : begin + query.limit]

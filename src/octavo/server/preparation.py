@@ -49,7 +49,8 @@ class Preparation:
         self._assembly = assembly
 
     def prepare(self, request: ChatRequest | PlainRequest) -> Prepared:
-        """
+        """What the engine computes for ``request``.
+
         Raises:
             TemplateError, InvalidRequestError: it cannot be rendered, or its answer cannot be held to its format.
         """

@@ -242,15 +242,15 @@ class Service:
         """What a request asks of the cache as it is now, and a record of it. Nothing is changed yet."""
         caller, sampling = call.caller or Caller(), prepared.sampling
         record = Record(
-            call.request_id,
-            caller.tenant,
-            caller.cache_salt,
-            call.endpoint,
-            asked.model,
-            asked.request,
-            array("i", prepared.token_ids),
-            began,
-            [array("i") for _ in prepared.parsers],
+            request_id=call.request_id,
+            tenant=caller.tenant,
+            salt=caller.cache_salt,
+            endpoint=call.endpoint,
+            model=asked.model,
+            request=asked.request,
+            prompt=array("i", prepared.token_ids),
+            began=began,
+            outputs=[array("i") for _ in prepared.parsers],
             reads=self._reads_cache and not sampling.skip_reading_prefix_cache and sampling.prompt_logprobs is None,
             request_bytes=prepared.request_bytes,
         )

@@ -80,7 +80,7 @@ class RenderedChat:
         """
         return self._places.text_ends(places)
 
-    def place_of(self, token_index: int) -> Segment | None:
+    def segment_at(self, token_index: int) -> Segment | None:
         """The segment in which a token of the prompt lies; ``None``: it comes after all of them.
 
         Costs what :meth:`segments` does.
@@ -201,15 +201,11 @@ class ChatTemplate:
         )
 
     def prefix_tokens(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None
     ) -> list[int]:
         """The token ids that every conversation begins with which begins with these messages and tools.
 
-        Takes what :meth:`render` takes; ``messages`` may be empty where there are tools.
+        They are as :meth:`render` takes them; ``messages`` may be empty where there are tools.
 
         Raises:
             InvalidRequestError: the arguments are not of that form; ``param`` says where.
@@ -218,8 +214,7 @@ class ChatTemplate:
         tool_list = checked_objects(tools, "tools")
         is_empty = isinstance(messages, Sequence) and not isinstance(messages, str) and not messages
         conversation = [] if is_empty and tool_list else checked_messages(messages)
-        variables = {**_checked_kwargs(chat_template_kwargs), "documents": None}
-        render = self._renderer(tool_list is not None, variables)
+        render = self._renderer(tool_list is not None, {"documents": None})
         return shared_tokens(render, conversation, tool_list, self._tokenizer)
 
     def prefix_stability(self, with_tools: bool = False) -> PrefixStability:

@@ -174,7 +174,7 @@ STEPS = {
 
 
 @settings(
-    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_whatever_becomes_of_a_conversation(served: Caches, data: st.DataObject) -> None:

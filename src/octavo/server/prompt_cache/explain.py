@@ -105,7 +105,7 @@ def explain(question: Question) -> Explanation:
     closest = max(seen, key=lambda found: (found.num_shared, found.differs), default=None)
     if closest is not None and closest.num_shared < _hit(question):
         closest = None
-    causes = sorted([*_not_reused(question, seen, closest), *_not_counted(question, seen)], key=_place)
+    causes = sorted([*_not_reused(question, seen, closest), *_not_counted(question, seen)], key=_tokens)
     return Explanation(closest, causes)
 
 
@@ -229,5 +229,5 @@ def _lives(question: Question, writers: Sequence[Record], length: int) -> bool:
     return max(uses, default=0.0) > question.at
 
 
-def _place(cause: Cause) -> tuple[int, int]:
+def _tokens(cause: Cause) -> tuple[int, int]:
     return cause.start, cause.end
