@@ -282,13 +282,13 @@ def test_a_block_published_again_with_what_another_has_is_not_published():
 def test_what_begins_another_block_is_covered_by_it():
     index = PrefixIndex(block_size=4, group_windows=[None])
     blocks = [publish(index, i, ROOT, (1, 2, 3, 4)[:i])[0] for i in range(1, 5)]
-    publish(index, 5, ROOT, (1, 2, 9))
-    publish(index, 6, ROOT, (1, 2, 3, 0))
+    nine, _ = publish(index, 5, ROOT, (1, 2, 9))
+    zero, _ = publish(index, 6, ROOT, (1, 2, 3, 0))
     assert set(index.covered_by(blocks[3])) == set(blocks[:3])
-    assert index.is_covered(Block(7), 0, ROOT, (1, 2, 9))
-    assert index.is_covered(blocks[2], 0, ROOT, (1, 2, 3))
-    assert not index.is_covered(blocks[3], 0, ROOT, (1, 2, 3, 4))
-    assert not index.is_covered(Block(7), 0, ROOT, (1, 9))
+    assert index.covering(Block(7), 0, ROOT, (1, 2, 9)) is nine
+    assert index.covering(blocks[2], 0, ROOT, (1, 2, 3)) is zero
+    assert index.covering(blocks[3], 0, ROOT, (1, 2, 3, 4)) is None
+    assert index.covering(Block(7), 0, ROOT, (1, 9)) is None
 
 
 @given(
@@ -311,7 +311,9 @@ def test_what_is_found_among_many_is_what_a_look_at_each_finds(contents, asked):
         }
         assert {other.block_id for other in index.covered_by(block)} == begin
         covered = any(block in index.covered_by(other) for other in blocks)
-        assert index.is_covered(block, 0, ROOT, content) == covered
+        longer = index.covering(block, 0, ROOT, content)
+        assert (longer is not None) == covered
+        assert longer is None or (longer is not block and longer.token_ids[: len(content)] == content)
     for block in blocks[::2]:
         index.remove(block)
     index.check()

@@ -514,3 +514,21 @@ def test_a_retained_tail_stays_when_a_longer_one_takes_its_place():
     cache.ask([*tokens, 2, 3])
     cache.small_requests(40)
     assert cache.cached(tokens) == len(tokens)
+
+
+def test_a_retained_tail_that_comes_to_add_nothing_hands_its_time_on():
+    """Retained while its owner filled it beside a longer block of another, and given up for that one at the end."""
+    cache = Cache(33)
+    manager, tokens = cache.manager, [*cache.distinct(2), 1]
+    owner = manager.new_sequence(list(tokens), ROOT)
+    manager.admit(owner, manager.find_hit(owner), len(tokens))
+    manager.publish(owner, len(tokens), publish_tail=True)
+    cache.ask([*tokens, 2, 3])
+    manager.retain_cached(ROOT, tokens, 300)
+    owner.tokens.append(2)
+    assert manager.extend(owner, len(owner.tokens)) is not None
+    manager.publish(owner, len(owner.tokens))
+    manager.release(owner, publish_tail=True)
+    assert manager.num_retained_blocks == 3
+    cache.small_requests(40)
+    assert cache.cached(tokens) == len(tokens)

@@ -52,13 +52,14 @@ class Children:
                 most, found = common, block
         return most, found
 
-    def is_begun(self, parent_hash: BlockHash, token_ids: tuple[int, ...], *, besides: Block) -> bool:
-        """Whether a block after ``parent_hash``, beside this one, begins with all of ``token_ids``. Read-only."""
+    def beginning_with(self, parent_hash: BlockHash, token_ids: tuple[int, ...], *, besides: Block) -> Block | None:
+        """A block after ``parent_hash``, beside this one, that begins with all of ``token_ids``. Read-only."""
         blocks = self._sorted.get(parent_hash, [])
         at = bisect_left(blocks, token_ids, key=_tokens)
-        return any(
-            block is not besides and block.token_ids[: len(token_ids)] == token_ids for block in blocks[at : at + 2]
-        )
+        for block in blocks[at : at + 2]:
+            if block is not besides and block.token_ids[: len(token_ids)] == token_ids:
+                return block
+        return None
 
     def shorter(self, parent_hash: BlockHash, token_ids: tuple[int, ...]) -> list[Block]:
         """Blocks after ``parent_hash`` whose tokens begin ``token_ids``, but are not all of them. Read-only."""

@@ -100,9 +100,9 @@ class PrefixIndex:
             row.append(block)
         return length, row
 
-    def is_covered(self, block: Block, group: int, parent_hash: BlockHash, token_ids: tuple[int, ...]) -> bool:
-        """Whether another block begins with all of ``token_ids``, so that ``block`` adds nothing to it. Read-only."""
-        return self._children[group].is_begun(parent_hash, token_ids, besides=block)
+    def covering(self, block: Block, group: int, parent_hash: BlockHash, token_ids: tuple[int, ...]) -> Block | None:
+        """Another block that begins with all of ``token_ids``, so that ``block`` adds nothing to it. Read-only."""
+        return self._children[group].beginning_with(parent_hash, token_ids, besides=block)
 
     def covered_by(self, block: Block) -> list[Block]:
         """What ``block``, published, makes needless: blocks whose tokens are the beginning of its own. Read-only."""

@@ -70,9 +70,12 @@ class Publisher:
         block_hash = hash_block(parent_hash, token_ids)
         for group, blocks in enumerate(seq.blocks):
             block = blocks[index]
-            if not self._index.is_covered(block, group, parent_hash, token_ids):
+            longer = self._index.covering(block, group, parent_hash, token_ids)
+            if longer is None:
                 self._publish(block, group, block_hash, parent_hash, token_ids)
-            elif block.block_hash is not None:
+                continue
+            self._pool.retain([longer], block.keep_until)
+            if block.block_hash is not None:
                 self._index.remove(block)  # what was published of it before adds nothing either
 
     def _publish(
