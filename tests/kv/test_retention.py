@@ -532,3 +532,18 @@ def test_a_retained_tail_that_comes_to_add_nothing_hands_its_time_on():
     assert manager.num_retained_blocks == 3
     cache.small_requests(40)
     assert cache.cached(tokens) == len(tokens)
+
+
+def test_what_is_retained_anew_with_every_use_takes_no_more_memory():
+    """As a named cache is that lives for a day: each use is a time of its own, none of which is over."""
+    cache = Cache(33)
+    tokens = cache.distinct(3)
+    cache.ask(tokens)
+    for use in range(1000):
+        cache.manager.retain_cached(ROOT, tokens, 86_400 + use)
+    retained = cache.manager._pool._free._retained
+    assert len(retained) == 3
+    assert len(retained._by_time) == 1 and len(retained._times) < 20
+    cache.now = 86_400 + 999
+    assert cache.manager.num_retained_blocks == 0
+    cache.manager.check()

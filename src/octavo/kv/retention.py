@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from octavo.kv.block import Block, BlockError, FreeBlockQueue
 
@@ -176,7 +176,7 @@ class Retained(FreeBlockQueue):
         super().__init__()
         self._budget = budget
         self._by_time: dict[float, dict[Block, None]] = {}
-        self._times: list[float] = []  # the keys of _by_time: a heap
+        self._times: list[float] = []  # a heap: the keys of _by_time, and some that were
 
     @property
     def is_over_budget(self) -> bool:
@@ -195,13 +195,13 @@ class Retained(FreeBlockQueue):
         """Mutates: take out the ``count`` blocks that came first, or all if there are fewer."""
         taken = super().take(count)
         for block in taken:
-            del self._by_time[block.keep_until][block]
+            self._forget_time(block)
         return taken
 
     def remove(self, block: Block) -> None:
         """Mutates: take out ``block``."""
         super().remove(block)
-        del self._by_time[block.keep_until][block]
+        self._forget_time(block)
 
     def take_expired(self, clock: Callable[[], float]) -> list[Block]:
         """Mutates: take out the blocks whose time is over, those of each time in the order they came."""
@@ -209,7 +209,7 @@ class Retained(FreeBlockQueue):
         if self._times:
             now = clock()
             while self._times and self._times[0] <= now:
-                expired += self._by_time.pop(heappop(self._times))
+                expired += self._by_time.pop(heappop(self._times), ())
             for block in expired:
                 super().remove(block)
         return expired
@@ -219,5 +219,15 @@ class Retained(FreeBlockQueue):
         if self.is_over_budget:
             raise BlockError(f"{len(self)} free blocks are retained; the budget is {self._budget}")
         known = {block: time for time, blocks in self._by_time.items() for block in blocks}
-        if known != {block: block.keep_until for block in self} or sorted(self._by_time) != sorted(self._times):
+        if known != {block: block.keep_until for block in self} or not self._by_time.keys() <= set(self._times):
             raise BlockError("the times known of retained blocks are not theirs")
+
+    def _forget_time(self, block: Block) -> None:
+        """Mutates. What is retained anew again and again leaves no more times behind than there are blocks."""
+        blocks = self._by_time[block.keep_until]
+        del blocks[block]
+        if not blocks:
+            del self._by_time[block.keep_until]
+            if len(self._times) > 2 * len(self._by_time) + 16:
+                self._times = list(self._by_time)
+                heapify(self._times)
