@@ -15,7 +15,8 @@ from octavo.server.calls import Call, Caller
 from octavo.server.context import Context, CurrentCall, Server
 from octavo.server.errors import ApiError, invalid
 from octavo.server.named_caches_schema import CreateBody, UpdateBody
-from octavo.server.prompt_cache.named import NamedCache, renumbered
+from octavo.server.prompt_cache.joining import renumbered
+from octavo.server.prompt_cache.named import NamedCache
 from octavo.server.streaming import JSON, until_disconnect
 
 router = APIRouter()

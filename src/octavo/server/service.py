@@ -27,7 +27,8 @@ from octavo.server.prompt_cache.by_key import UsageByKey
 from octavo.server.prompt_cache.caching import Caching, Kept
 from octavo.server.prompt_cache.entries import Entries
 from octavo.server.prompt_cache.history import History, Record
-from octavo.server.prompt_cache.named import Content, NamedCache, NamedCaches, beginning_with, check_kind, renumbered
+from octavo.server.prompt_cache.joining import beginning_with, going_on_with, renumbered
+from octavo.server.prompt_cache.named import Content, NamedCache, NamedCaches
 from octavo.server.prompt_cache.volatile import without_volatile_system_lines
 from octavo.server.requests import ChatRequest, PlainRequest
 from octavo.server.usage import Ledger
@@ -187,13 +188,11 @@ class Service:
         return beginning_with(cache, own), cache
 
     def _joined(self, call: Call, request: PlainRequest) -> tuple[PlainRequest, NamedCache | None]:
-        """The same of a prompt: a text behind the cache's is one text with it."""
+        """The same of a prompt."""
         if request.cache is None:
             return request, None
-        cache, prompt = self._cache(call, request.cache), request.prompt
-        check_kind(cache, "text")
-        joined = f"{cache.content.text}{prompt}" if isinstance(prompt, str) else [*cache.token_ids, *prompt]
-        return replace(request, prompt=joined, caching=replace(request.caching, reads=True)), cache
+        cache = self._cache(call, request.cache)
+        return going_on_with(cache, request), cache
 
     def _cache(self, call: Call, name: str) -> NamedCache:
         return self.caches.get((call.caller or Caller()).tenant, name)
