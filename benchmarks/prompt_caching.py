@@ -175,7 +175,8 @@ Rounds = dict[str, list[tuple[list[Turn], list[Turn]]]]
 
 
 def measure(place: Place, threads: int, repeats: int) -> Rounds:
-    """
+    """Have the conversations, by each API and both ways, ``repeats`` times.
+
     Raises:
         PeerError: the server failed, or a reply differs.
     """
