@@ -90,9 +90,10 @@ class Scheduler:
         """
         for request, count in zip(output.requests, output.num_tokens, strict=True):
             request.num_computed_tokens += count
-            prompt_ends = request.num_missing_tokens == 0 and (count > 1 or request.num_output_tokens == 0)
+            prompt_ends = (count > 1 or not request.num_output_tokens) and not request.num_missing_tokens
             self.kv.publish(request.blocks, request.num_computed_tokens, publish_tail=prompt_ends)
-            self._retain(request)
+            if request.group.retain:
+                self._retain(request)
         for computed, new in output.forks:
             new.blocks = self.kv.fork(computed.blocks, new.token_ids)
             new.num_computed_tokens = computed.num_computed_tokens
