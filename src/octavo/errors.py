@@ -25,6 +25,10 @@ class KVQualityError(ConfigError):
     """A KV format that breaks some models was asked for, and no evaluation found it good enough for this one."""
 
 
+class TierInUseError(ConfigError):
+    """The folder of a disk tier belongs to another process just now."""
+
+
 class ModelError(OctavoError):
     """A model cannot be used. Its subclasses say why."""
 

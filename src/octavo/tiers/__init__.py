@@ -1,0 +1,1 @@
+"""What outlives memory: tiers that blocks are written to and read back from."""

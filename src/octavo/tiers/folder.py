@@ -1,0 +1,446 @@
+"""TierFolder: the files of a disk tier, which this process has alone: slabs, their index, and what is in which slot."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from octavo.errors import ConfigError, TierInUseError
+from octavo.tiers.base import BlockContent, BlockKey
+from octavo.tiers.contents import Contents, Place, StoredBlock
+from octavo.tiers.index import INDEX_BYTES, ROW_BYTES, IndexDamagedError, SlotIndex, remove_index
+from octavo.tiers.record import (
+    MAX_HEADER_BYTES,
+    ForeignRecordError,
+    RecordError,
+    check,
+    header_bytes,
+    read_header,
+    slot_bytes,
+)
+from octavo.tiers.slabs import Slabs, slot_sizes
+
+_LOG = logging.getLogger("octavo.tiers")
+_INDEX, _LOCK = "index.sqlite", "lock"
+_RETRY_SECONDS = 60.0
+"""After the disk was found full before the limit was reached, until it is tried again."""
+
+
+class Slab(NamedTuple):
+    """A file of slots, by its number among those of its size."""
+
+    slot_bytes: int
+    number: int
+
+
+class TierFolder:
+    """What is in ``folder``, and where there is room. Any thread may use it; one at a time writes blocks.
+
+    ::
+
+        folder/             0700
+          lock              whose it is now
+          index.sqlite      which block is in which slot
+          372736-0.slab     slots of 372,736 bytes each, one after another
+          372736-1.slab
+          192512-0.slab     those of another model or format
+
+    Args:
+        folder: made for its owner alone if it is not there.
+        limit: most bytes of all its files.
+        ttl: seconds after which what was not used is forgotten; ``None``: never.
+        clock: seconds since 1970.
+
+    Raises:
+        TierInUseError: another process has it.
+        ConfigError: others may read it, it cannot be used, or the limit is too small for anything.
+    """
+
+    def __init__(
+        self, folder: Path, *, limit: int, ttl: float | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        if limit < INDEX_BYTES:
+            raise ConfigError(f"a disk tier needs {INDEX_BYTES:,} bytes for its index alone; the limit is {limit:,}")
+        began = time.perf_counter()
+        self.path = folder
+        self.limit = limit
+        self.num_evicted = self.num_expired = self.num_damaged = 0
+        self._ttl = ttl
+        self._clock = clock
+        self._mutex = threading.Lock()  # of what is where; never held while a disk is waited for
+        self._contents = Contents()
+        self._touched: set[BlockKey] = set()
+        self._gone: set[Place] = set()
+        """Slots that hold nothing, whose rows are to be deleted still."""
+        self._filing = threading.RLock()  # of files, and of slots that are free; taken before the other one
+        self._free: dict[int, set[int]] = {}
+        """Of each size the slots that hold nothing and have no rows."""
+        self._foreign_by_use: dict[int, list[tuple[float, Slab]]] = {}
+        self._full_until = 0.0
+        self._lock_file = _locked(folder)
+        try:
+            self._slabs = {size: Slabs(folder, size) for size in slot_sizes(folder)}
+            self._index = self._adopt()
+            self._shrink_to_limit()
+        except OSError as error:
+            os.close(self._lock_file)
+            raise ConfigError(f"{str(folder)!r} cannot be used as a disk tier: {error}") from error
+        self.seconds_to_adopt = time.perf_counter() - began
+
+    # What is there -----------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._contents)
+
+    def __contains__(self, key: BlockKey) -> bool:
+        return key in self._contents
+
+    def get(self, key: BlockKey) -> StoredBlock | None:
+        with self._mutex:
+            return self._contents.get(key)
+
+    def blocks(self) -> list[StoredBlock]:
+        """All of them, as they are now."""
+        with self._mutex:
+            return list(self._contents)
+
+    @property
+    def num_pinned(self) -> int:
+        with self._mutex:
+            return self._contents.num_pinned
+
+    def num_blocks_of(self, model: bytes) -> int:
+        """How many of them are of one model and format; see :class:`octavo.tiers.base.Origin`."""
+        with self._mutex:
+            return self._contents.num_of(model)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all files, the index taken as large as it can get."""
+        slots = sum(slabs.num_slots for slabs in self._slabs.values())
+        return INDEX_BYTES + slots * ROW_BYTES + sum(slabs.num_bytes for slabs in self._slabs.values())
+
+    def touch(self, keys: Iterable[BlockKey]) -> list[BlockKey]:
+        """These are used now. Returns those that are not there."""
+        now, missing = self._clock(), []
+        with self._mutex:
+            for key in keys:
+                if self._contents.touch(key, now) is None:
+                    missing.append(key)
+                else:
+                    self._touched.add(key)
+        return missing
+
+    def announce(self, facts: dict[str, str]) -> None:
+        """Leave word, for who finds the folder locked, of who has it."""
+        data = json.dumps({"pid": os.getpid(), **facts}).encode()
+        os.ftruncate(self._lock_file, 0)
+        os.pwrite(self._lock_file, data, 0)
+
+    # One slot ----------------------------------------------------------------------------------------
+
+    def read(self, block: StoredBlock, data: memoryview) -> BlockContent:
+        """Read what is in a block's slot into ``data``, of the block's size, and return what it is.
+
+        Raises:
+            RecordError: it is not whole.
+            ForeignRecordError: it is of another version.
+            OSError: it cannot be read now.
+        """
+        header = bytearray(header_bytes(block.num_tokens))
+        self._slabs[block.place.slot_bytes].read(block.place.slot, header, data)
+        return check(header, data)
+
+    def drop_damaged(self, block: StoredBlock, reason: object) -> bool:
+        """What was read from ``block``'s slot is wrong. Whether it was damaged: not so if the slot is another block's
+        by now, and was read while it became that.
+        """
+        with self._mutex:
+            if self._contents.get(block.key) is not block:
+                return False
+            self._forget(block)
+            self.num_damaged += 1
+        _LOG.warning("a block in %s is damaged and was dropped: %s", self.path, reason)
+        return True
+
+    # Writing, by one thread --------------------------------------------------------------------------
+
+    def take_places(self, size: int, count: int) -> list[Place]:
+        """Slots of ``size`` bytes to write to, fewer than ``count`` where there is no room: free ones, new ones, those
+        of blocks that were not used for longest. The index says nothing of them when this returns.
+
+        Raises:
+            OSError: the index cannot be changed. Nothing was taken.
+        """
+        places: list[Place] = []
+        with self._filing:
+            while len(places) < count and (place := self._take_place(size)) is not None:
+                places.append(place)
+            try:
+                self._index.remove(places)
+            except OSError:
+                self.give_back(places)
+                raise
+        return places
+
+    def give_back(self, places: Iterable[Place]) -> None:
+        """These slots hold nothing."""
+        with self._filing:
+            for size, slot in places:
+                if slot in self._slabs[size]:
+                    self._free[size].add(slot)
+
+    def write(self, place: Place, header: bytearray, data: memoryview) -> None:
+        """Raises OSError: it could not be written."""
+        self._slabs[place.slot_bytes].write(place.slot, header, data)
+
+    def commit(self, size: int, stored: Sequence[tuple[BlockContent, Place]]) -> None:
+        """Make what was written durable, then found.
+
+        Raises:
+            OSError: it is not known to be durable; nothing of it is found.
+        """
+        self._slabs[size].sync()
+        now = self._clock()
+        blocks = [
+            StoredBlock(content.key, place, content.origin, content.parent_hash, len(content.token_ids), now)
+            for content, place in stored
+        ]
+        self._index.add(blocks)
+        with self._mutex:
+            for block in blocks:
+                replaced = self._contents.remove(block.key)
+                self._contents.add(block)
+                if replaced is not None:
+                    self._gone.add(replaced.place)
+
+    def tidy(self) -> None:
+        """Forget what nobody used for long, and write down what became of blocks since the last time.
+
+        Raises:
+            OSError: the index cannot be changed; it is tried again the next time.
+        """
+        with self._mutex:
+            if self._ttl is not None:
+                unused = self._contents.unused_since(self._clock() - self._ttl)
+                for stale in unused:
+                    self._forget(stale)
+                self.num_expired += len(unused)
+            gone = list(self._gone)
+            touched = [block for key in self._touched if (block := self._contents.get(key)) is not None]
+            self._touched.clear()
+        with self._filing:
+            self._index.remove(gone)
+            with self._mutex:
+                self._gone.difference_update(gone)
+            self.give_back(gone)
+        self._index.update(touched)
+
+    # Management --------------------------------------------------------------------------------------
+
+    def set_pinned(self, keys: Iterable[BlockKey], pinned: bool) -> int:
+        """Blocks that are pinned are never evicted and never expire. Returns how many of these there are.
+
+        Raises:
+            OSError: the index cannot be changed.
+        """
+        with self._mutex:
+            found = [block for key in keys if (block := self._contents.get(key)) is not None]
+            for block in found:
+                self._contents.set_pinned(block.key, pinned)
+        self._foreign_by_use.clear()
+        self._index.update(found)
+        return len(found)
+
+    def clear(self, chosen: Callable[[StoredBlock], bool] = lambda _: True) -> int:
+        """Forget blocks and overwrite what they held. Returns how many there were.
+
+        Raises:
+            OSError: not all could be; what is left of them is not found any more, but may be in the files.
+        """
+        with self._mutex:
+            blocks = [block for block in self._contents if chosen(block)]
+            for block in blocks:
+                self._contents.remove(block.key)
+        with self._filing:
+            places = [block.place for block in blocks]
+            self._index.remove(places)
+            for size, slot in places:
+                if slot in self._slabs[size]:
+                    self._slabs[size].erase(slot)
+            for slabs in self._slabs.values():
+                slabs.sync()
+            self.give_back(places)
+            self._foreign_by_use.clear()
+        return len(blocks)
+
+    def close(self) -> None:
+        """Write down what there is to write down, and let others have the folder."""
+        try:
+            self.tidy()
+        except OSError as error:
+            _LOG.warning("the index in %s cannot be changed: %s", self.path, error)
+        for slabs in self._slabs.values():
+            slabs.close()
+        self._index.close()
+        os.ftruncate(self._lock_file, 0)
+        os.close(self._lock_file)
+
+    # Private verbs -----------------------------------------------------------------------------------
+
+    def _forget(self, block: StoredBlock) -> None:
+        """Its row is still there: its slot is free once that is gone."""
+        self._contents.remove(block.key)
+        self._gone.add(block.place)
+
+    def _take_place(self, size: int) -> Place | None:
+        if size not in self._slabs:
+            self._slabs[size] = Slabs(self.path, size)
+            self._free[size] = set()
+        if self._free[size]:
+            return Place(size, self._free[size].pop())
+        while self.num_bytes + size + ROW_BYTES > self.limit:
+            with self._mutex:
+                own = self._contents.least_recent(size)
+            if not self._remove_foreign_slab(size, used_before=None if own is None else own.used):
+                return self._evict(size)
+        if self._clock() < self._full_until:
+            return self._evict(size)
+        try:
+            return Place(size, self._slabs[size].grow())
+        except OSError as error:
+            _LOG.warning("%s has no room for more blocks before its limit is reached: %s", self.path, error)
+            self._full_until = self._clock() + _RETRY_SECONDS
+            return self._evict(size)
+
+    def _evict(self, size: int) -> Place | None:
+        """The slot of the block of this size that was not used for longest; the block is gone."""
+        with self._mutex:
+            block = self._contents.least_recent(size)
+            if block is None:
+                return None
+            self._contents.remove(block.key)
+            self.num_evicted += 1
+        return block.place
+
+    def _remove_foreign_slab(self, size: int, used_before: float | None) -> bool:
+        """Delete the slab of another size that was not used for longest, if that is longer ago than ``used_before``."""
+        if size not in self._foreign_by_use:
+            by_use = [(used, slab) for slab, used in self._last_used().items() if slab.slot_bytes != size]
+            self._foreign_by_use[size] = sorted(by_use, reverse=True)
+        by_use = self._foreign_by_use[size]
+        if not by_use or (used_before is not None and by_use[-1][0] >= used_before):
+            return False
+        self._remove_slab(by_use.pop()[1])
+        return True
+
+    def _last_used(self, *, with_pinned: bool = False) -> dict[Slab, float]:
+        """When something in each slab was used last. Those with what is pinned are left out if not asked for."""
+        pinned: set[Slab] = set()
+        last_used = {
+            Slab(size, slabs.slab_of(slot)): 0.0 for size, slabs in self._slabs.items() for slot in slabs.slots()
+        }
+        for block in self.blocks():
+            size, slot = block.place
+            slab = Slab(size, self._slabs[size].slab_of(slot))
+            last_used[slab] = max(last_used.get(slab, 0.0), block.used)
+            if block.pinned:
+                pinned.add(slab)
+        return {slab: used for slab, used in last_used.items() if with_pinned or slab not in pinned}
+
+    def _remove_slab(self, slab: Slab) -> None:
+        size, number = slab
+        slabs = self._slabs[size]
+        with self._mutex:
+            lost = [block for block in self._contents.of_size(size) if slabs.slab_of(block.place.slot) == number]
+            for block in lost:
+                self._contents.remove(block.key)
+            self._gone = {p for p in self._gone if p.slot_bytes != size or slabs.slab_of(p.slot) != number}
+            self.num_evicted += len(lost)
+        self._index.remove([Place(size, slot) for slot in slabs.slots() if slabs.slab_of(slot) == number])
+        slabs.remove_slab(number)
+        self._free[size] = {slot for slot in self._free[size] if slabs.slab_of(slot) != number}
+
+    # Beginning ---------------------------------------------------------------------------------------
+
+    def _adopt(self) -> SlotIndex:
+        """The index, with what it says there is; made anew from the slots' headers if it cannot be read."""
+        path = self.path / _INDEX
+        try:
+            index = SlotIndex(path)
+            blocks = index.read()
+        except IndexDamagedError as error:
+            _LOG.warning("the index in %s cannot be read and is made anew: %s", self.path, error)
+            remove_index(path)
+            index = SlotIndex(path)
+            blocks = list(self._blocks_by_header())
+            index.add(blocks)
+        useless: list[Place] = []
+        for block in blocks:
+            size, slot = block.place
+            if size in self._slabs and slot in self._slabs[size] and block.key not in self._contents:
+                self._contents.add(block)
+            else:
+                useless.append(block.place)
+        index.remove(useless)
+        taken = {block.place for block in self._contents}
+        for size, slabs in self._slabs.items():
+            self._free[size] = {slot for slot in slabs.slots() if Place(size, slot) not in taken}
+        return index
+
+    def _blocks_by_header(self) -> Iterable[StoredBlock]:
+        """What the slots' own headers say. A wrong one is found out when its block is read."""
+        now = self._clock()
+        for size, slabs in self._slabs.items():
+            for slot in slabs.slots():
+                try:
+                    content, num_bytes = read_header(slabs.read_start(slot, MAX_HEADER_BYTES))
+                except (RecordError, ForeignRecordError):
+                    continue
+                num_tokens = len(content.token_ids)
+                if slot_bytes(num_bytes, num_tokens) == size:
+                    yield StoredBlock(
+                        content.key, Place(size, slot), content.origin, content.parent_hash, num_tokens, now
+                    )
+
+    def _shrink_to_limit(self) -> None:
+        """Delete slabs until the limit is kept, that first which was not used for longest; pinned ones last."""
+        while self.num_bytes > self.limit:
+            last_used = self._last_used() or self._last_used(with_pinned=True)
+            self._remove_slab(min(last_used, key=last_used.__getitem__))
+
+
+def holder_of(folder: Path) -> dict[str, str]:
+    """What the process that has ``folder`` left word of: see :meth:`TierFolder.announce`. Empty: nothing."""
+    try:
+        found = json.loads((folder / _LOCK).read_bytes() or b"{}")
+    except (OSError, ValueError):
+        return {}
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _locked(folder: Path) -> int:
+    """Make the folder if need be, and take it for this process alone."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise ConfigError(f"others may enter {str(folder)!r}, and keys and values tell of prompts: chmod 700 it")
+        file = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"{str(folder)!r} cannot be used as a disk tier: {error.strerror}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(file)
+        holder = holder_of(folder).get("pid")
+        who = f"process {holder}" if holder else "another process"
+        raise TierInUseError(f"{who} uses {str(folder)!r}; a disk tier is one process's at a time") from error
+    return file

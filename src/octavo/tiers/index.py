@@ -1,0 +1,191 @@
+"""SlotIndex: which block is in which slot, in a SQLite file.
+
+A row is there only while its slot holds what the row says: it is deleted before the slot is written, and made when the
+bytes are on the disk. Whatever is lost of the index is a miss.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from octavo.tiers.base import BlockKey, Origin
+from octavo.tiers.contents import Place, StoredBlock
+
+INDEX_BYTES = 2 * 2**20
+ROW_BYTES = 512
+"""What the index takes of the disk at most: at least this, and so much for each slot."""
+_VERSION = 1
+_SCHEMA = """
+CREATE TABLE origins (
+    id INTEGER PRIMARY KEY,
+    root BLOB NOT NULL UNIQUE,
+    model BLOB NOT NULL,
+    tenant BLOB NOT NULL,
+    label TEXT NOT NULL
+);
+CREATE TABLE slots (
+    slot_bytes INTEGER NOT NULL,
+    slot INTEGER NOT NULL,
+    block_hash BLOB NOT NULL,
+    layer_group INTEGER NOT NULL,
+    origin INTEGER NOT NULL REFERENCES origins (id),
+    parent_hash BLOB NOT NULL,
+    num_tokens INTEGER NOT NULL,
+    used REAL NOT NULL,
+    pinned INTEGER NOT NULL,
+    PRIMARY KEY (slot_bytes, slot)
+) WITHOUT ROWID;
+"""
+_FILES = ("", "-wal", "-shm", "-journal")
+
+
+class IndexDamagedError(Exception):
+    """The file is no index, or not one of this version."""
+
+
+def remove_index(path: Path) -> None:
+    """Delete an index that cannot be read. Raises OSError: it cannot be deleted either."""
+    for end in _FILES:
+        path.with_name(path.name + end).unlink(missing_ok=True)
+
+
+class SlotIndex:
+    """The index in ``path``, made if it is not there. This process has it alone. Any thread may use it.
+
+    Raises:
+        IndexDamagedError: it cannot be read as one.
+        OSError: it cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        if not path.exists():
+            path.touch(0o600)
+        with path.open("r+b"):
+            pass  # sqlite3 would not say why not
+        try:
+            self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            self._prepare()
+            self._db.execute("DELETE FROM origins WHERE id NOT IN (SELECT origin FROM slots)")
+            self._origins: dict[bytes, int] = dict(self._db.execute("SELECT root, id FROM origins"))
+        except sqlite3.DatabaseError as error:
+            raise IndexDamagedError(str(error)) from error
+
+    def _prepare(self) -> None:
+        # Exclusive, the shared memory of the write-ahead log is this process's own: no mapped file.
+        for pragma in (
+            "locking_mode = EXCLUSIVE",
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            "wal_autocheckpoint = 64",
+            "journal_size_limit = 524288",
+        ):
+            self._db.execute(f"PRAGMA {pragma}").fetchall()
+        [(version,)] = self._db.execute("PRAGMA user_version")
+        if version == 0 and not self._db.execute("SELECT name FROM sqlite_schema").fetchall():
+            self._db.executescript(_SCHEMA)
+            self._db.execute(f"PRAGMA user_version = {_VERSION}")
+        elif version != _VERSION:
+            raise IndexDamagedError(f"it is of version {version}; this is {_VERSION}")
+
+    def read(self) -> list[StoredBlock]:
+        """What it says is there, that first which was not used for longest.
+
+        Raises:
+            IndexDamagedError: it cannot be read to its end.
+        """
+        query = (
+            "SELECT slot_bytes, slot, block_hash, layer_group, origin, parent_hash, num_tokens, used, pinned "
+            "FROM slots ORDER BY used, slot_bytes, slot"
+        )
+        try:
+            with self._lock:
+                found = self._db.execute("SELECT id, root, model, tenant, label FROM origins")
+                origins = {row[0]: Origin(*row[1:]) for row in found}
+                return [
+                    StoredBlock(
+                        BlockKey(block_hash, group),
+                        Place(slot_bytes, slot),
+                        origins[origin],
+                        parent_hash,
+                        num_tokens,
+                        used,
+                        bool(pinned),
+                    )
+                    for (
+                        slot_bytes,
+                        slot,
+                        block_hash,
+                        group,
+                        origin,
+                        parent_hash,
+                        num_tokens,
+                        used,
+                        pinned,
+                    ) in self._db.execute(query)
+                ]
+        except (sqlite3.DatabaseError, KeyError, TypeError) as error:
+            raise IndexDamagedError(str(error)) from error
+
+    def remove(self, places: Iterable[Place]) -> None:
+        """Forget what is in slots. Durable when it returns. Raises OSError: it is not known to be."""
+        self._change("DELETE FROM slots WHERE slot_bytes = ? AND slot = ?", sorted(places))
+
+    def add(self, blocks: Iterable[StoredBlock]) -> None:
+        """``blocks`` are on the disk. Raises as :meth:`remove`."""
+        blocks = list(blocks)
+        with self._lock:
+            new = {block.origin.root: block.origin for block in blocks if block.origin.root not in self._origins}
+        self._change(
+            "INSERT OR IGNORE INTO origins (root, model, tenant, label) VALUES (?, ?, ?, ?)",
+            [(each.root, each.model, each.tenant, each.label) for each in new.values()],
+        )
+        if new:
+            with self._lock:
+                self._origins = dict(self._db.execute("SELECT root, id FROM origins"))
+        self._change(
+            "INSERT OR REPLACE INTO slots VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                (
+                    *block.place,
+                    *block.key,
+                    self._origins[block.origin.root],
+                    block.parent_hash,
+                    block.num_tokens,
+                    block.used,
+                    block.pinned,
+                )
+                for block in blocks
+            ],
+        )
+
+    def update(self, blocks: Iterable[StoredBlock]) -> None:
+        """Write down when blocks were used last, and whether they are pinned. Raises as :meth:`remove`."""
+        self._change(
+            "UPDATE slots SET used = ?, pinned = ? WHERE slot_bytes = ? AND slot = ? AND block_hash = ?",
+            [(block.used, block.pinned, *block.place, block.key.block_hash) for block in blocks],
+        )
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def _change(self, statement: str, values: list[Any]) -> None:
+        if not values:
+            return
+        with self._lock:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                try:
+                    self._db.executemany(statement, values)
+                    self._db.execute("COMMIT")
+                except BaseException:
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
+                    raise
+            except sqlite3.Error as error:
+                raise OSError(f"the index cannot be changed: {error}") from error
