@@ -266,6 +266,28 @@ class AsyncEngine:
         except EngineDeadError:
             return self._assembly.engine.report()
 
+    async def store_cached(self, token_ids: Sequence[int], *, cache_salt: str | bytes = b"") -> int:
+        """Make what is cached of ``token_ids`` durable in the disk tier, as far as whole blocks go. Waits for it.
+
+        Returns how many tokens are; 0 without a tier.
+
+        Raises:
+            InvalidRequestError: these are no tokens of this model.
+            EngineDeadError: the engine failed, now or earlier.
+        """
+        tokens, salt = self._assembly.engine.intake.check_tokens(token_ids), check_salt(cache_salt)
+        link = self._assembly.engine.tier
+        if link is None:
+            return 0
+        before = -1
+        while True:  # what a full queue drops is offered again, as long as that helps
+            dropped = await asyncio.wrap_future(self._thread.call(lambda engine: engine.offer_cached(tokens, salt)))
+            await asyncio.to_thread(link.tier.flush)
+            if not dropped or dropped == before:
+                break
+            before = dropped
+        return await asyncio.wrap_future(self._thread.call(lambda engine: engine.num_stored(tokens, salt)))
+
     def shutdown(self) -> None:
         """End the engine thread; whatever is unfinished fails. Waits for the step that runs.
 

@@ -113,6 +113,10 @@ class EngineConfig:
             in 4), ``"int4-full"``, or keys and values apart, such as ``"int8:fp8"``.
         kv_8bit_layers: layers that keep 8 bits where ``kv_dtype`` says 4. ``None``: none of them.
         kv_quality_gate: refuse 4-bit keys unless an evaluation of this very model (``octavo eval-kv``) passed.
+        kv_disk: folder in which computed blocks outlive the process. ``None``: they do not.
+        kv_disk_limit: most bytes of it (``int`` or ``"20GiB"``).
+        kv_disk_ttl: seconds after which blocks there that nobody used are forgotten. ``None``: never.
+        kv_disk_queue: most bytes of memory for blocks that wait to be written there; what finds no room is not written.
         threads: worker threads of the native core. ``None``: the processors this process may use.
         isa: instruction set to force. ``None``: the best the machine has, or ``OCTAVO_ISA``.
         seed: where seeds for requests without one are drawn from. ``None``: the operating system.
@@ -132,6 +136,10 @@ class EngineConfig:
     kv_dtype: str = "bf16"
     kv_8bit_layers: Sequence[int] | None = None
     kv_quality_gate: bool = True
+    kv_disk: str | Path | None = None
+    kv_disk_limit: int | str = "20GiB"
+    kv_disk_ttl: float | None = None
+    kv_disk_queue: int | str = "64MiB"
     threads: int | None = None
     isa: str | None = None
     seed: int | None = None
@@ -159,6 +167,13 @@ class EngineConfig:
             object.__setattr__(self, "kv_8bit_layers", _layers("kv_8bit_layers", self.kv_8bit_layers))
         if not isinstance(self.kv_quality_gate, bool):
             raise ConfigError(f"kv_quality_gate must be True or False; got {shown(self.kv_quality_gate)}")
+        if self.kv_disk is not None and (not isinstance(self.kv_disk, (str, Path)) or not str(self.kv_disk)):
+            raise ConfigError(f"kv_disk must be the path of a folder; got {shown(self.kv_disk)}")
+        for name in ("kv_disk_limit", "kv_disk_queue"):
+            object.__setattr__(self, name, parse_bytes(getattr(self, name)))
+        ttl = self.kv_disk_ttl
+        if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not ttl > 0):
+            raise ConfigError(f"kv_disk_ttl must be a number of seconds above 0; got {shown(ttl)}")
         if self.isa is not None and not isinstance(self.isa, str):
             raise ConfigError(f"isa must be the name of an instruction set; got {shown(self.isa)}")
         if self.threads is not None:
@@ -197,6 +212,16 @@ class EngineConfig:
     def kv_memory_bytes(self) -> int | None:
         """The byte budget for the KV pool, if one was given."""
         return None if self.kv_memory is None else parse_bytes(self.kv_memory)
+
+    @property
+    def kv_disk_limit_bytes(self) -> int:
+        """``kv_disk_limit`` in bytes."""
+        return parse_bytes(self.kv_disk_limit)
+
+    @property
+    def kv_disk_queue_bytes(self) -> int:
+        """``kv_disk_queue`` in bytes."""
+        return parse_bytes(self.kv_disk_queue)
 
 
 def _check_kv_dtype(value: object) -> None:

@@ -222,8 +222,13 @@ class LLM:
         tokens, salt = self.engine.intake.check_tokens(token_ids), check_salt(cache_salt)
         return self._driver.call(lambda engine: engine.lookup(tokens, salt))
 
+    def flush_kv_disk(self) -> None:
+        """Wait until every block that was computed so far and queued for the disk tier is durable there."""
+        if self.engine.tier is not None:
+            self.engine.tier.tier.flush()
+
     def reset_prefix_cache(self) -> int:
-        """Forget every cached block that no request holds. Returns how many there were."""
+        """Forget every cached block in memory that no request holds. Returns how many there were."""
         return self._driver.call(Engine.reset_prefix_cache)
 
     def stats(self) -> EngineStats:

@@ -12,6 +12,7 @@ from typing import Any
 from octavo import _native
 from octavo.config import EngineConfig
 from octavo.engine.engine import Engine
+from octavo.engine.open_tier import TierSummary, open_tier
 from octavo.errors import CapacityError, ModelError
 from octavo.evaluate.gate import check_kv_quality
 from octavo.kv.hashing import Namespace
@@ -34,7 +35,7 @@ Messages = Sequence[Mapping[str, Any]]
 class StartupSummary:
     """What was started. ``planned_bytes`` of KV pool are the planner's, ``allocated_bytes`` the pool's.
 
-    ``kv_8bit_layers``: layers that keep 8 bits where ``kv_dtype`` has 4.
+    ``kv_8bit_layers``: layers that keep 8 bits where ``kv_dtype`` has 4. ``disk``: the disk tier, if one was asked for.
     """
 
     model: str
@@ -53,6 +54,7 @@ class StartupSummary:
     max_model_len: int
     seconds: float
     kv_8bit_layers: tuple[int, ...] = ()
+    disk: TierSummary | None = None
 
     def __str__(self) -> str:
         return (
@@ -61,6 +63,7 @@ class StartupSummary:
             f"({self.block_size} tokens, {self.block_bytes:,} bytes each) for {self.num_tokens:,} tokens in "
             f"{self._kv_format}, planned {self.planned_bytes:,} bytes, allocated {self.allocated_bytes:,}; "
             f"context {self.max_model_len:,} tokens; ready in {self.seconds:.2f} s"
+            + ("" if self.disk is None else f"; {self.disk}")
         )
 
     @property
@@ -172,16 +175,20 @@ def assemble(
         source, isa=config.isa, threads=config.threads, max_model_len=config.max_model_len, progress=progress
     )
     check_kv_quality(source, loaded, config)
-    memory = plan(loaded.spec, config, free_memory=free_memory())
+    queued = 0 if config.kv_disk is None else config.kv_disk_queue_bytes
+    memory = plan(loaded.spec, config, free_memory=max(free_memory() - queued, 0))
     runner = _runner(loaded, memory, config)
+    namespace = _namespace(loaded, config)
+    tier, tier_summary = open_tier(config, namespace, runner, memory, f"{source.name} {config.kv_format}")
     engine = Engine(
         config,
         runner,
         memory,
-        _namespace(loaded, config),
+        namespace,
         tokenizer,
         vocab_size=loaded.spec.vocab_size,
         eos_token_ids=tokenizer.eos_token_ids.union(source.eos_token_ids),
+        tier=tier,
     )
     summary = StartupSummary(
         model=source.name,
@@ -200,6 +207,7 @@ def assemble(
         max_model_len=memory.max_model_len,
         seconds=time.perf_counter() - began,
         kv_8bit_layers=_layers_at_8_bits(loaded, config),
+        disk=tier_summary,
     )
     return Assembly(engine, tokenizer, source.chat_template, summary)
 

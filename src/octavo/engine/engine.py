@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import time
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import ParamSpec, Protocol, TypeVar
@@ -19,6 +20,7 @@ from octavo.engine.request import Request, RequestGroup
 from octavo.engine.scheduler import Scheduler, SchedulerOutput
 from octavo.engine.shaping import LogitShaping
 from octavo.engine.stats import EngineGauges, EngineReport, EngineStats
+from octavo.engine.tier_link import TierLink
 from octavo.engine.unfinished import Unfinished
 from octavo.errors import EngineDeadError, InvalidRequestError
 from octavo.kv.block import BlockError
@@ -31,6 +33,8 @@ from octavo.text.tokenizer import Tokenizer
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_LOAD_PATIENCE = 0.01
+"""Seconds that a step waits for blocks to be read when there is nothing to compute: orders are taken between steps."""
 
 
 class Runner(Protocol):
@@ -48,6 +52,7 @@ class Engine:
         namespace: of this engine's cached values; a request's ``cache_salt`` takes the place of its own.
         tokenizer: ``None`` for a model that is driven by token ids alone; its answers have no text.
         eos_token_ids: tokens that end an answer.
+        tier: where blocks are kept beside the pool; closed with the engine.
     """
 
     def __init__(
@@ -60,8 +65,10 @@ class Engine:
         *,
         vocab_size: int,
         eos_token_ids: Iterable[int] = (),
+        tier: TierLink | None = None,
     ) -> None:
         self.config = config
+        self.tier = tier
         self.plan = plan
         residency = Residency(plan.num_blocks, time.monotonic)
         self.kv = KVCacheManager(
@@ -70,6 +77,7 @@ class Engine:
             group_windows=plan.group_windows,
             enable_prefix_caching=config.enable_prefix_caching,
             watcher=residency,
+            offload=tier,
             retention_budget=config.retention_budget,
             clock=time.monotonic,
         )
@@ -77,7 +85,12 @@ class Engine:
             self.kv,
             max_num_running=config.max_num_running,
             max_num_batched_tokens=config.max_num_batched_tokens,
+            loader=tier,
         )
+        if tier is not None:
+            tier.attach(self.kv)
+            # Also when the engine is forgotten, or Python exits: what is queued shall be durable.
+            weakref.finalize(self, tier.tier.close)
         self.intake = Intake(
             tokenizer,
             # A tokenizer may know tokens that the model does not; those are never drawn, so they end nothing.
@@ -109,7 +122,8 @@ class Engine:
 
     @property
     def has_unfinished(self) -> bool:
-        return bool(self._unfinished)
+        """Whether there is a step to take: for somebody who waits, or to give back what an aborted load holds."""
+        return bool(self._unfinished or self.scheduler.loading)
 
     @property
     def num_running(self) -> int:
@@ -117,7 +131,8 @@ class Engine:
 
     @property
     def num_waiting(self) -> int:
-        return len(self.scheduler.waiting)
+        """Requests that compute nothing yet, or again: in the queue, or their blocks being read from a tier."""
+        return len(self.scheduler.waiting) + len(self.scheduler.loading)
 
     def add(self, group: RequestGroup) -> None:
         """Queue what :attr:`intake` accepted.
@@ -176,9 +191,15 @@ class Engine:
         native_before = self.stats.native_seconds
         try:
             outputs = self._unfinished.end_late()
+            if self.tier is not None:
+                self.tier.settle(self.scheduler)
             scheduled = self.scheduler.schedule()
+            if self.tier is not None:
+                self.tier.begin(scheduled)
             if scheduled.requests:
                 outputs += self._compute(runner, scheduled)
+            elif self.tier is not None and not outputs:
+                self.tier.wait(_LOAD_PATIENCE)
         except Exception as error:
             self.fail(error)
             raise EngineDeadError(f"the engine failed and serves nothing more: {error!r}") from error
@@ -189,6 +210,8 @@ class Engine:
     def close(self) -> None:
         """End the engine and let go of the model and the KV pool. Whatever is unfinished is dropped."""
         self.fail(EngineDeadError("it was closed"))
+        if self.tier is not None:
+            self.tier.tier.close()
         self._runner = None
 
     def fail(self, error: BaseException) -> None:
@@ -206,8 +229,20 @@ class Engine:
         return self.kv.reset_prefix_cache()
 
     def lookup(self, token_ids: Sequence[int], cache_salt: bytes = b"") -> int:
-        """How many of ``token_ids`` a prompt of them would find cached now, at most all but the last."""
-        return self.kv.lookup(self._root(cache_salt), list(token_ids))
+        """How many of ``token_ids`` a prompt of them would find cached now, at most all but the last: in memory, or in
+        the tier, if it would be asked.
+        """
+        root = self._root(cache_salt)
+        return (self.kv if self.tier is None else self.tier).lookup(root, list(token_ids))
+
+    def offer_cached(self, token_ids: Sequence[int], cache_salt: bytes = b"") -> int:
+        """Offer what is cached of ``token_ids`` to the tier. Returns how many blocks found no room in its queue."""
+        return 0 if self.tier is None else self.tier.offer(self._root(cache_salt), token_ids)
+
+    def num_stored(self, token_ids: Sequence[int], cache_salt: bytes = b"") -> int:
+        """How many of ``token_ids`` are durable in the tier, in whole blocks from the first on."""
+        seq = self.kv.new_sequence([*token_ids, 0], self._root(cache_salt))
+        return 0 if self.tier is None else self.tier.num_stored(seq)
 
     def retain(self, token_ids: Sequence[int], seconds: float, cache_salt: bytes = b"") -> int:
         """Keep what is cached of ``token_ids`` for ``seconds`` from now, at least. Returns how many tokens that is.
@@ -286,7 +321,10 @@ class Engine:
                 stats.num_cached_tokens += request.group.num_cached_tokens or 0
 
     def _root(self, cache_salt: bytes) -> BlockHash:
-        return replace(self._namespace, cache_salt=cache_salt).root()
+        root = replace(self._namespace, cache_salt=cache_salt).root()
+        if self.tier is not None:
+            self.tier.note_root(root, cache_salt)
+        return root
 
     def _native(self, call: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         began = time.perf_counter()

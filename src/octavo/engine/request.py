@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class RequestStatus(enum.Enum):
     WAITING = enum.auto()
     """Holds no blocks: new, or preempted."""
+    LOADING = enum.auto()
+    """Holds blocks that a tier reads into. Nothing of it is computed meanwhile."""
     RUNNING = enum.auto()
     FINISHED = enum.auto()
 

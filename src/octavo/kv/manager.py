@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from itertools import chain
 from operator import itemgetter
 
@@ -14,6 +14,7 @@ from octavo.kv.block import Block, BlockError
 from octavo.kv.hashing import BlockHash
 from octavo.kv.hit import PrefixHit, check_current
 from octavo.kv.invariants import check_sequence
+from octavo.kv.loading import LoadTarget, Offload, blocks_to_load, longest_prefix
 from octavo.kv.pool import BlockPool
 from octavo.kv.prefix import PrefixIndex
 from octavo.kv.publishing import Publisher
@@ -48,6 +49,7 @@ class KVCacheManager:
         group_windows: of each layer group the keys that a query of its layers sees; None for all. A group with a window
             holds the blocks that queries to come still see, and the null block before them.
         watcher: told what becomes of published blocks.
+        offload: told which blocks could be kept elsewhere. What it kept is found by :meth:`longest_loadable`.
         retention_budget: share of the blocks, from 0 to 1, that may be retained while nobody holds them.
         clock: of the times until which they are, in seconds; it never goes back.
     """
@@ -60,6 +62,7 @@ class KVCacheManager:
         group_windows: Sequence[int | None] = (None,),
         enable_prefix_caching: bool = True,
         watcher: Watcher | None = None,
+        offload: Offload | None = None,
         retention_budget: float = 0.5,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -78,7 +81,15 @@ class KVCacheManager:
         self._holders: set[SequenceBlocks] = set()
         self._announced = Announced()
         self._allocator = Allocator(self._index, self._pool)
-        self._publisher = Publisher(self._index, self._pool, self._announced, watcher, block_size=block_size)
+        self._offload = offload
+        self._publisher = Publisher(
+            self._index,
+            self._pool,
+            self._announced,
+            watcher,
+            Offload() if offload is None else offload,
+            block_size=block_size,
+        )
 
     def new_sequence(
         self, tokens: list[int], root: BlockHash, *, read_cache: bool = True, write_cache: bool = True
@@ -133,12 +144,72 @@ class KVCacheManager:
         allocation = self._allocator.hold_hit(seq, hit, missing)
         if allocation is None:
             return None
-        seq.num_computed = hit.num_tokens
-        seq.num_published = seq.num_announced = len(hit.blocks[0])
-        if seq.write_cache:
-            self._announced.announce(seq, self.block_size)
-        self._holders.add(seq)
+        self._begin_holding(seq, hit)
         return allocation
+
+    def longest_loadable(self, seq: SequenceBlocks, hit: PrefixHit, is_stored: Callable[[BlockHash, int], bool]) -> int:
+        """How many full blocks of ``seq`` the hit could be continued to, never its last token. Read-only.
+
+        ``is_stored``: whether the block of this hash and group can be had from elsewhere.
+        """
+        most = max(len(seq.tokens) - 1, 0) // self.block_size
+        if not seq.read_cache:
+            return len(hit.blocks[0])
+        return longest_prefix(
+            self._windows,
+            self.block_size,
+            len(hit.blocks[0]),
+            most,
+            lambda group, index: is_stored(seq.hashes[index], group),
+        )
+
+    def begin_load(self, seq: SequenceBlocks, hit: PrefixHit, num_blocks: int) -> list[LoadTarget] | None:
+        """Mutates: ``seq`` holds the full blocks of its hit, and blocks to read others into, ``num_blocks`` in all.
+
+        None: it does not fit, and nothing changed. What is to be read comes with the first positions first. Nobody may
+        touch these blocks until it has been read; then comes :meth:`finish_load`, whatever became of it. They are
+        announced meanwhile, as if they were computed.
+
+        Raises:
+            BlockError: ``seq`` is admitted already, or the hit is out of date.
+        """
+        num_hit_blocks = len(hit.blocks[0])
+        self._check_admissible(seq, hit, num_blocks * self.block_size)
+        if hit.tail:
+            # With windows, whole blocks alone may need one that the longer hit does not.
+            found = self._index.longest_hit(seq.root, seq.hashes, seq.tokens, num_hit_blocks * self.block_size)
+            if found.num_tokens < num_hit_blocks * self.block_size:
+                return None
+            runs = ([self._pool.null_block] * (num_hit_blocks - len(run)) + run for run in found.blocks)
+            hit = PrefixHit(found.num_tokens, tuple(runs), [], False)
+        if self._allocator.hold_hit(seq, hit, num_blocks - num_hit_blocks) is None:
+            return None
+        # Its copies would zero the new blocks. They are written whole instead, or given back.
+        self._begin_holding(seq, hit)
+        return [
+            LoadTarget((group, index), seq.block_ids[group][index])
+            for group, index in blocks_to_load(self._windows, self.block_size, num_hit_blocks, num_blocks)
+        ]
+
+    def finish_load(self, seq: SequenceBlocks, loaded: Set[tuple[int, int]]) -> None:
+        """Mutates: ``seq`` has computed its hit and, behind it, as much as was ``loaded``: the places of these blocks.
+
+        What was read behind a gap is given back. The rest is published as if it had been computed.
+
+        Raises:
+            BlockError: ``seq`` was not admitted.
+        """
+        self._check_holds(seq)
+        before, start = seq.num_computed, seq.num_published
+        end = longest_prefix(
+            self._windows, self.block_size, start, seq.num_blocks, lambda group, index: (group, index) in loaded
+        )
+        self._pool.free(seq.cut_blocks(end))
+        seq.num_computed = end * self.block_size
+        if self._windowed:
+            self._drop_passed(seq, before)
+        if seq.write_cache:
+            self._publisher.publish_full_blocks(seq)
 
     def extend(self, seq: SequenceBlocks, num_tokens: int) -> Allocation | None:
         """Mutates: ``seq`` has room for ``num_tokens`` tokens in all and owns the block it writes to next.
@@ -218,6 +289,8 @@ class KVCacheManager:
         """
         if seq not in self._holders:
             return
+        if self._offload is not None and seq.write_cache:
+            self._note_used(seq.root, chain.from_iterable(blocks[: seq.num_published] for blocks in seq.blocks))
         if publish_tail and seq.write_cache:
             self._publisher.publish_tail(seq)
         self.restart(seq)
@@ -315,10 +388,28 @@ class KVCacheManager:
             check_sequence(seq, self._windows, self.block_size)
         self._announced.check(self._holders)
 
+    def cached_blocks(self, root: BlockHash, tokens: Sequence[int]) -> list[Block]:
+        """The full blocks that are cached of ``tokens``, of all groups. Read-only."""
+        return self._held(chain.from_iterable(self._find_all(root, tokens).blocks))
+
     # Private verbs. Each states what must hold before it; none leaves a change behind when that does not.
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
+
+    def _begin_holding(self, seq: SequenceBlocks, hit: PrefixHit) -> None:
+        """Mutates: ``seq`` has the blocks of its hit, and others behind them."""
+        seq.num_computed = hit.num_tokens
+        seq.num_published = seq.num_announced = len(hit.blocks[0])
+        if seq.write_cache:
+            self._announced.announce(seq, self.block_size)
+        self._holders.add(seq)
+        if self._offload is not None and hit.blocks[0]:
+            self._note_used(seq.root, chain.from_iterable(hit.blocks))
+
+    def _note_used(self, root: BlockHash, blocks: Iterable[Block]) -> None:
+        assert self._offload is not None, "nobody is told"
+        self._offload.used(root, [block for block in blocks if len(block.token_ids) == self.block_size])
 
     def _held(self, blocks: Iterable[Block]) -> list[Block]:
         """Without the null block."""

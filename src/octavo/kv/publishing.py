@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from octavo.kv.announced import Announced
-from octavo.kv.block import Block
+from octavo.kv.block import NULL_BLOCK_ID, Block
 from octavo.kv.hashing import BlockHash, hash_block
+from octavo.kv.loading import Offload
 from octavo.kv.pool import BlockPool
 from octavo.kv.prefix import PrefixIndex
 from octavo.kv.residency import Watcher
@@ -25,19 +26,27 @@ class Publisher:
     What begins another published block adds nothing: it is not published, and gives up its block to who needs memory.
     """
 
-    __slots__ = ("_announced", "_block_size", "_index", "_pool", "_watcher")
+    __slots__ = ("_announced", "_block_size", "_index", "_offload", "_pool", "_watcher")
 
     def __init__(
-        self, index: PrefixIndex, pool: BlockPool, announced: Announced, watcher: Watcher, *, block_size: int
+        self,
+        index: PrefixIndex,
+        pool: BlockPool,
+        announced: Announced,
+        watcher: Watcher,
+        offload: Offload,
+        *,
+        block_size: int,
     ) -> None:
         self._index = index
         self._pool = pool
         self._announced = announced
         self._watcher = watcher
+        self._offload = offload
         self._block_size = block_size
 
     def publish_full_blocks(self, seq: SequenceBlocks) -> None:
-        """Mutates: the full blocks that are computed, and not published yet."""
+        """Mutates: the full blocks that are computed, or loaded, and not published yet."""
         end = seq.num_computed // self._block_size
         assert end <= seq.num_blocks, f"{end} full blocks computed, {seq.num_blocks} held"
         seq.hash_blocks(end, self._block_size)
@@ -45,6 +54,8 @@ class Publisher:
             token_ids = tuple(seq.tokens[index * self._block_size : (index + 1) * self._block_size])
             for group, blocks in enumerate(seq.blocks):
                 block = blocks[index]
+                if block.block_id == NULL_BLOCK_ID:
+                    continue  # not loaded: a window has passed it
                 found = self._publish(block, group, seq.hashes[index], seq.parent_hash(index), token_ids)
                 if found is None:
                     # Two contents with one hash. What descends from the second must not be found under the
@@ -53,7 +64,9 @@ class Publisher:
                     seq.write_cache = False
                     return
                 self._pool.retain([found], block.keep_until)
-                if found is not block and seq.read_cache:
+                if found is block:
+                    self._offload.published(seq.root, block)
+                elif seq.read_cache:
                     self._pool.touch([found])
                     self._pool.free([block])
                     seq.replace_block(group, index, found)

@@ -91,6 +91,15 @@ class SequenceBlocks:
         self.table_version += 1
         return dropped
 
+    def cut_blocks(self, count: int) -> list[Block]:
+        """Mutates: the table of each group has ``count`` entries from now on. Returns what stood behind, last first."""
+        rows = reversed([*zip(*(blocks[count:] for blocks in self.blocks), strict=True)])
+        cut = [block for row in rows for block in row]
+        for blocks, block_ids in zip(self.blocks, self.block_ids, strict=True):
+            del blocks[count:], block_ids[count:]
+        self.table_version += 1
+        return cut
+
     def clear(self) -> None:
         """Mutates: the sequence holds nothing and has computed nothing. Known hashes stay known."""
         for blocks, block_ids in zip(self.blocks, self.block_ids, strict=True):

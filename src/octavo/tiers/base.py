@@ -9,6 +9,7 @@ the caller copies from the pool, and :meth:`Tier.complete_store` hands them over
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -16,6 +17,11 @@ from typing import NamedTuple, Protocol
 HASH_BYTES = 32
 NO_TENANT = bytes(HASH_BYTES)
 """Of blocks that were computed under no cache salt."""
+
+
+def tenant_digest(cache_salt: bytes) -> bytes:
+    """What stands for a cache salt where blocks are kept: its SHA-256, or :data:`NO_TENANT` for none."""
+    return hashlib.sha256(cache_salt).digest() if cache_salt else NO_TENANT
 
 
 class Result(enum.Enum):
@@ -72,18 +78,30 @@ class BlockContent:
     token_ids: tuple[int, ...]
 
 
-class Store(Protocol):
-    """A block on its way into a tier; ``buffer`` is to be filled with its bytes before it is completed."""
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A block on its way into a tier; ``memory`` is to be filled with its bytes before it is completed."""
 
-    @property
-    def buffer(self) -> memoryview: ...
+    content: BlockContent
+    memory: bytearray
 
 
-class Load(Protocol):
-    """Blocks on their way out of a tier. Nobody may touch where they are read to while one is ``PENDING``."""
+class Load:
+    """Blocks on their way out of a tier, each with the memory that it is read to. Nobody may touch that while one is
+    ``PENDING``.
+    """
+
+    def __init__(self, blocks: Sequence[tuple[BlockContent, memoryview]], done: Callable[[], None]) -> None:
+        self.blocks = list(blocks)
+        self.done = done
+        self.results = [Result.PENDING] * len(self.blocks)
+        self.num_begun = 0
+        self.num_pending = len(self.blocks)
+        self.is_cancelled = False
 
     def cancel(self) -> None:
         """Nobody needs them any more: what is not begun yet will be ``FAILED``."""
+        self.is_cancelled = True
 
 
 @dataclass(slots=True)

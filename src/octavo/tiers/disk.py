@@ -14,10 +14,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from octavo.errors import ConfigError
-from octavo.tiers.base import BlockContent, BlockKey, Result, TierGauges, TierStats
+from octavo.tiers.base import BlockContent, BlockKey, Load, Result, Store, TierGauges, TierStats
 from octavo.tiers.contents import Place
 from octavo.tiers.folder import TierFolder
 from octavo.tiers.index import INDEX_BYTES, ROW_BYTES
@@ -28,31 +28,6 @@ _BATCH = 16
 _NUM_READERS = 2
 _TIDY_SECONDS = 30.0
 _LOG = logging.getLogger("octavo.tiers")
-
-
-@dataclass(slots=True)
-class _Store:
-    content: BlockContent
-    memory: bytearray
-
-    @property
-    def buffer(self) -> memoryview:
-        return memoryview(self.memory)
-
-
-class _Load:
-    """Blocks to read, taken in order by whichever reader is free."""
-
-    def __init__(self, blocks: Sequence[tuple[BlockContent, memoryview]], done: Callable[[], None]) -> None:
-        self.blocks = list(blocks)
-        self.results = [Result.PENDING] * len(self.blocks)
-        self.done = done
-        self.num_begun = 0
-        self.num_pending = len(self.blocks)
-        self.is_cancelled = False
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
 
 
 class DiskTier:
@@ -86,9 +61,9 @@ class DiskTier:
         self._num_completed = self._num_written = 0
         self._buffers_left = max(1, queue_bytes // block_bytes)
         self._buffers: list[bytearray] = []
-        self._stores: deque[_Store] = deque()
+        self._stores: deque[Store] = deque()
         self._storing: set[BlockKey] = set()  # reserved, queued or being written
-        self._loads: deque[_Load] = deque()
+        self._loads: deque[Load] = deque()
         self._ending = False
         self._writer = threading.Thread(target=self._write_all, name="octavo-store", daemon=True)
         self._readers = [
@@ -101,7 +76,7 @@ class DiskTier:
     def __contains__(self, key: BlockKey) -> bool:
         return key in self.folder
 
-    def prepare_store(self, content: BlockContent) -> _Store | None:
+    def prepare_store(self, content: BlockContent) -> Store | None:
         key = content.key
         with self._mutex:
             if self._ending or key in self._storing or key in self.folder:
@@ -115,16 +90,16 @@ class DiskTier:
                 self._stats.num_dropped += 1
                 return None
             self._storing.add(key)
-        return _Store(content, memory)
+        return Store(content, memory)
 
-    def complete_store(self, store: _Store) -> None:
+    def complete_store(self, store: Store) -> None:
         with self._mutex:
             self._stores.append(store)
             self._num_completed += 1
             self._wake_writer.notify()
 
-    def prepare_load(self, blocks: Sequence[tuple[BlockContent, memoryview]], done: Callable[[], None]) -> _Load:
-        load = _Load(blocks, done)
+    def prepare_load(self, blocks: Sequence[tuple[BlockContent, memoryview]], done: Callable[[], None]) -> Load:
+        load = Load(blocks, done)
         with self._mutex:
             if self._ending or not load.blocks:
                 load.results = [Result.FAILED] * len(load.blocks)
@@ -135,7 +110,7 @@ class DiskTier:
         done()
         return load
 
-    def complete_load(self, load: _Load) -> list[Result]:
+    def complete_load(self, load: Load) -> list[Result]:
         with self._mutex:
             return list(load.results)
 
@@ -256,7 +231,7 @@ class DiskTier:
                 self._num_written += len(batch)
                 self._written.notify_all()
 
-    def _write(self, batch: list[_Store]) -> int:
+    def _write(self, batch: list[Store]) -> int:
         """Returns how many became durable."""
         places: list[Place] = []
         try:
@@ -264,8 +239,8 @@ class DiskTier:
             stored = list(zip(batch, places, strict=False))
             for store, place in stored:
                 header = bytearray(self._header_bytes)
-                write_header(header, store.content, store.buffer)
-                self.folder.write(place, header, store.buffer)
+                write_header(header, store.content, memoryview(store.memory))
+                self.folder.write(place, header, memoryview(store.memory))
             self.folder.commit(self._slot_bytes, [(store.content, place) for store, place in stored])
         except OSError as error:
             _LOG.warning("blocks cannot be written to %s: %s", self.folder.path, error.strerror or error)
