@@ -92,6 +92,11 @@ def user_cache() -> Path:
         raise ConfigError(f"there is no folder for the cache: {error} Set OCTAVO_CACHE to one") from error
 
 
+def default_kv_disk() -> Path:
+    """The folder of the disk tier where one is had without asking: ``kv`` in :func:`user_cache`. Raises as that."""
+    return user_cache() / "kv"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """What an engine is told before it starts. Frozen; an invalid one cannot be made.

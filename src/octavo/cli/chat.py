@@ -14,12 +14,16 @@ from octavo.cli.options import (
     Debug,
     Isa,
     KV8BitLayers,
+    KVDisk,
+    KVDiskLimit,
+    KVDiskTtl,
     KVDtype,
     KVMemory,
     MaxModelLen,
     MaxNumSeqs,
     MaxTokens,
     ModelArgument,
+    NoDisk,
     NoKVQualityGate,
     RepetitionPenalty,
     Seed,
@@ -28,6 +32,7 @@ from octavo.cli.options import (
     Threads,
     TopP,
     given,
+    kv_disk,
     kv_format,
 )
 
@@ -53,6 +58,10 @@ def chat(
     kv_dtype: KVDtype = None,
     kv_8bit_layers: KV8BitLayers = None,
     no_kv_quality_gate: NoKVQualityGate = False,
+    kv_disk_folder: KVDisk = None,
+    kv_disk_limit: KVDiskLimit = None,
+    kv_disk_ttl: KVDiskTtl = None,
+    no_disk: NoDisk = False,
     block_size: BlockSize = None,
     max_model_len: MaxModelLen = None,
     max_num_seqs: MaxNumSeqs = None,
@@ -85,6 +94,7 @@ def chat(
         isa=isa,
         seed=seed,
         **kv_format(kv_dtype, kv_8bit_layers, no_kv_quality_gate),
+        **kv_disk(kv_disk_folder, kv_disk_limit, kv_disk_ttl, no_disk),
     )
     with open_llm(model, options) as llm:
         conversation = _Chat(llm, params, system, interactive=sys.stdin.isatty())

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import shutil
+import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -45,6 +50,9 @@ KVDtype = Annotated[
 ]
 
 
+_MAX_DISK_BYTES = 20 * 2**30
+
+
 class Layers(tuple[int, ...]):
     """Numbers of layers, as an option gives them."""
 
@@ -77,6 +85,23 @@ NoKVQualityGate = Annotated[
         help="Take a format with 4-bit keys although octavo eval-kv has not passed it for this model.",
     ),
 ]
+KVDisk = Annotated[
+    str | None,
+    typer.Option(
+        "--kv-disk",
+        metavar="DIR",
+        help="Folder in which computed keys and values outlive the process. Default: kv in Octavo's cache folder.",
+    ),
+]
+KVDiskLimit = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Most bytes of it. Default: 20GiB, or half of what is free there if less."),
+]
+KVDiskTtl = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="Time after which what nobody used there is forgotten. Default: never."),
+]
+NoDisk = Annotated[bool, typer.Option("--no-disk", help="Keep nothing on the disk.")]
 BlockSize = Annotated[int | None, typer.Option(metavar="N", help="Tokens per block, a multiple of 16.")]
 MaxModelLen = Annotated[
     int | None,
@@ -143,6 +168,42 @@ def kv_format(kv_dtype: str | None, kv_8bit_layers: Layers | None, no_kv_quality
         "kv_8bit_layers": kv_8bit_layers,
         "kv_quality_gate": False if no_kv_quality_gate else None,
     }
+
+
+def kv_disk(folder: str | None, limit: str | None, ttl: float | None, no_disk: bool) -> dict[str, Any]:
+    """The engine's settings that the options of the disk tier stand for. It is had without asking; then a folder that
+    cannot be used is said on stderr, and is no reason to refuse the start.
+
+    Raises:
+        ConfigError: ``--no-disk`` stands beside an option of the disk tier.
+    """
+    from octavo.config import default_kv_disk
+    from octavo.errors import ConfigError
+
+    if no_disk:
+        if (folder, limit, ttl) != (None, None, None):
+            raise ConfigError("--no-disk keeps nothing on the disk; leave the other options of --kv-disk out")
+        return {}
+    path = default_kv_disk() if folder is None else Path(folder)
+    if folder is None:
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except OSError as error:
+            print(f"octavo: nothing is kept on the disk: {str(path)!r}: {error.strerror}", file=sys.stderr)
+            return {}
+    return {"kv_disk": path, "kv_disk_limit": _default_limit(path) if limit is None else limit, "kv_disk_ttl": ttl}
+
+
+def _default_limit(folder: Path) -> int:
+    """20 GiB, or half of what would be free if nothing of it were there."""
+    try:
+        held = sum(path.stat().st_size for path in folder.iterdir()) if folder.exists() else 0
+        free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+    except OSError:
+        return _MAX_DISK_BYTES  # what is wrong with the folder is said where it is opened
+    return min(_MAX_DISK_BYTES, (held + free) // 2)
 
 
 def given(**options: Any) -> dict[str, Any]:

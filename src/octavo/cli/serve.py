@@ -14,21 +14,26 @@ from octavo.cli.options import (
     Debug,
     Isa,
     KV8BitLayers,
+    KVDisk,
+    KVDiskLimit,
+    KVDiskTtl,
     KVDtype,
     KVMemory,
     MaxModelLen,
     MaxNumSeqs,
     ModelArgument,
+    NoDisk,
     NoKVQualityGate,
     Threads,
     given,
+    kv_disk,
     kv_format,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from octavo.engine.assemble import StartupSummary
+    from octavo.async_engine import AsyncEngine
     from octavo.server.config import ServerConfig
     from octavo.server.keys import Key, KeyRing
 
@@ -138,6 +143,10 @@ def serve(
     kv_dtype: KVDtype = None,
     kv_8bit_layers: KV8BitLayers = None,
     no_kv_quality_gate: NoKVQualityGate = False,
+    kv_disk_folder: KVDisk = None,
+    kv_disk_limit: KVDiskLimit = None,
+    kv_disk_ttl: KVDiskTtl = None,
+    no_disk: NoDisk = False,
     block_size: BlockSize = None,
     max_model_len: MaxModelLen = None,
     max_num_seqs: MaxNumSeqs = None,
@@ -181,6 +190,7 @@ def serve(
     )
     engine = given(
         **kv_format(kv_dtype, kv_8bit_layers, no_kv_quality_gate),
+        **kv_disk(kv_disk_folder, kv_disk_limit, kv_disk_ttl, no_disk),
         retention_budget=retention_budget,
         kv_memory=kv_memory,
         block_size=block_size,
@@ -219,7 +229,7 @@ def _serve(
             spans = None if provider is None else tracing.Tracing(provider, name)
             app = create_app(engine, config, keys=keys, tracing=spans)
             configure(log_level)
-            ended = run.serve(app, listener, lambda: _tell(run.url_of(listener), engine.summary))
+            ended = run.serve(app, listener, lambda: _tell(run.url_of(listener), engine))
         finally:
             engine.shutdown()
             if provider is not None:
@@ -228,10 +238,12 @@ def _serve(
         raise typer.Exit(_INTERRUPTED)
 
 
-def _tell(url: str, summary: StartupSummary) -> None:
+def _tell(url: str, engine: AsyncEngine) -> None:
     from octavo.server.logs import log_start
 
-    log_start(url, summary)
+    if engine.assembly.disk is not None:
+        engine.assembly.disk.folder.announce({"url": url})
+    log_start(url, engine.summary)
     print(url, flush=True)
 
 

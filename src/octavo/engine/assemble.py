@@ -26,6 +26,7 @@ from octavo.text.loading import load_tokenizer
 from octavo.text.prefixes import PrefixStability
 from octavo.text.reply_format import ReplyFormat
 from octavo.text.tokenizer import TemplateSource, Tokenizer
+from octavo.tiers.disk import DiskTier
 
 Progress = Callable[[int, int], None]
 Messages = Sequence[Mapping[str, Any]]
@@ -75,14 +76,23 @@ class StartupSummary:
 
 
 class Assembly:
-    """An engine with what surrounds it: the model's tokenizer, its chat template and the start-up summary."""
+    """An engine with what surrounds it: the model's tokenizer, its chat template and the start-up summary.
+
+    ``disk``: its disk tier, to look at and to manage; ``None``: it has none.
+    """
 
     def __init__(
-        self, engine: Engine, tokenizer: Tokenizer, template: TemplateSource | None, summary: StartupSummary
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        template: TemplateSource | None,
+        summary: StartupSummary,
+        disk: DiskTier | None = None,
     ) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
         self.summary = summary
+        self.disk = disk
         self._template = template
         self._compiled: ChatTemplate | None = None
 
@@ -179,7 +189,7 @@ def assemble(
     memory = plan(loaded.spec, config, free_memory=max(free_memory() - queued, 0))
     runner = _runner(loaded, memory, config)
     namespace = _namespace(loaded, config)
-    tier, tier_summary = open_tier(config, namespace, runner, memory, f"{source.name} {config.kv_format}")
+    tier = open_tier(config, namespace, runner, memory, f"{source.name} {config.kv_format}")
     engine = Engine(
         config,
         runner,
@@ -188,7 +198,7 @@ def assemble(
         tokenizer,
         vocab_size=loaded.spec.vocab_size,
         eos_token_ids=tokenizer.eos_token_ids.union(source.eos_token_ids),
-        tier=tier,
+        tier=tier.link,
     )
     summary = StartupSummary(
         model=source.name,
@@ -207,9 +217,9 @@ def assemble(
         max_model_len=memory.max_model_len,
         seconds=time.perf_counter() - began,
         kv_8bit_layers=_layers_at_8_bits(loaded, config),
-        disk=tier_summary,
+        disk=tier.summary,
     )
-    return Assembly(engine, tokenizer, source.chat_template, summary)
+    return Assembly(engine, tokenizer, source.chat_template, summary, tier.disk)
 
 
 def _check_weights_fit(source: ModelSource) -> None:

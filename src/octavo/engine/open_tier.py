@@ -6,6 +6,7 @@ import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -57,22 +58,30 @@ class TierSummary:
         )
 
 
+class OpenTier(NamedTuple):
+    """The tier itself, for who manages it, and what links it to an engine; or why there is none; or nothing."""
+
+    disk: DiskTier | None = None
+    link: TierLink | None = None
+    summary: TierSummary | None = None
+
+
 def open_tier(
     config: EngineConfig, namespace: Namespace, runner: ModelRunner, memory: MemoryPlan, label: str
-) -> tuple[TierLink | None, TierSummary | None]:
+) -> OpenTier:
     """Nothing where ``config`` asks for no tier; where another process has its folder, the reason alone.
 
     Raises:
         ConfigError: the folder cannot be used, or the limit has no room for a block.
     """
     if config.kv_disk is None or not config.enable_prefix_caching:
-        return None, None
+        return OpenTier()
     folder_name = str(config.kv_disk)
     try:
         folder = TierFolder(Path(config.kv_disk), limit=config.kv_disk_limit_bytes, ttl=config.kv_disk_ttl)
     except TierInUseError as error:
         _LOG.warning("%s; this one runs without", error)
-        return None, TierSummary(folder_name, config.kv_disk_limit_bytes, problem=str(error))
+        return OpenTier(summary=TierSummary(folder_name, config.kv_disk_limit_bytes, problem=str(error)))
     root = namespace.root()
     try:
         tier = DiskTier(
@@ -96,7 +105,7 @@ def open_tier(
         num_foreign_blocks=gauges.num_blocks - gauges.num_own_blocks,
         seconds=folder.seconds_to_adopt,
     )
-    return link, summary
+    return OpenTier(tier, link, summary)
 
 
 def _seconds_per_block(folder: TierFolder, block_bytes: int) -> float:

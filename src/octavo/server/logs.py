@@ -86,6 +86,17 @@ def log_start(url: str, summary: StartupSummary) -> None:
         "kv_tokens": summary.num_tokens,
         "max_model_len": summary.max_model_len,
     }
+    disk = summary.disk
+    if disk is not None and disk.problem is not None:
+        fields["kv_disk_problem"] = disk.problem
+    elif disk is not None:
+        fields |= {
+            "kv_disk": disk.folder,
+            "kv_disk_limit": disk.limit,
+            "kv_disk_bytes": disk.num_bytes,
+            "kv_disk_blocks": disk.num_blocks,
+            "kv_disk_foreign_blocks": disk.num_foreign_blocks,
+        }
     _SERVER.info("serving", extra={"fields": fields})
 
 

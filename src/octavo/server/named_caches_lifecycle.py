@@ -36,6 +36,8 @@ async def create(
 ) -> NamedCache:
     """Compute ``content`` and keep it under a name. Whatever fails leaves nothing.
 
+    Where there is a disk tier, its blocks are durable there when this returns.
+
     Raises:
         ApiError: it cannot be rendered or computed, is too long or too short, or there is no room for it; or this
             server caches nothing.
@@ -47,6 +49,7 @@ async def create(
     _check_length(service, len(token_ids))
     with service.caches.reserved(caller.tenant, len(token_ids)) as add:
         await service.warm(call, model, shown, token_ids, max(lifetime.left(time.time()), 1.0))
+        await service.engine.store_cached(token_ids, cache_salt=caller.cache_salt)
         now = time.time()
         left = lifetime.left(now)
         cache = NamedCache(
