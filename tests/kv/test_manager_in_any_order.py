@@ -9,14 +9,17 @@ group has what the next query sees, be it the beginning of a block that goes on 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from octavo.kv.block import Block
 from octavo.kv.hashing import BlockHash
 from octavo.kv.hit import PrefixHit
+from octavo.kv.loading import LoadTarget, Offload
 from octavo.kv.manager import KVCacheManager
 from octavo.kv.sequence import SequenceBlocks
 
@@ -49,6 +52,27 @@ class Request:
     offered: int = 0  # full blocks that were hits or were published
     announced: int = 0
     target: int | None = None
+    targets: list[LoadTarget] | None = None  # while a tier reads
+
+
+class Tier(Offload):
+    """Keeps what a manager says can be kept, and remembers what each hash stands for."""
+
+    def __init__(self, machine: AnyOrder) -> None:
+        self.machine = machine
+        self.kept: dict[tuple[BlockHash, int], Prefix] = {}
+        self.told: set[tuple[BlockHash | None, int]] = set()
+
+    def published(self, root: BlockHash, block: Block) -> None:
+        content = self.machine.slots[block.block_id]
+        assert block.block_hash is not None and content[-1] is not None
+        assert content[-1][:2] == (block.group, root) and content[-1][2][-len(content) :] == block.token_ids
+        self.kept[block.block_hash, block.group] = content[-1]
+        self.told.add((block.block_hash, block.group))
+
+    def used(self, root: BlockHash, blocks: Sequence[Block]) -> None:
+        for block in blocks:
+            assert (block.block_hash, block.group) in self.told, "what is used was published, whole, before"
 
 
 class Watch:
@@ -83,11 +107,14 @@ class AnyOrder(RuleBasedStateMachine):
         self.size, self.groups, self.windows = block_size, len(windows), windows
         self.watch, self.evictions = Watch(), 0
         self.now = 0.0
+        self.tier = Tier(self)
+        self.held_back: list[Request] = []  # nothing is read for them before the copies of this step were executed
         self.manager = KVCacheManager(
             num_blocks=num_blocks,
             block_size=block_size,
             group_windows=windows,
             watcher=self.watch,
+            offload=self.tier,
             clock=lambda: self.now,
         )
         self.slots: list[list[Prefix | None]] = [[STALE] * block_size for _ in range(num_blocks)]
@@ -130,7 +157,7 @@ class AnyOrder(RuleBasedStateMachine):
             request = self.pick(self.requests, pick)
             if not request.running:
                 self.admit(request, chunk, room)
-            elif request.target is None:
+            elif request.target is None and request.targets is None:
                 self.extend(request, chunk, room, token)
         if execute:
             self.execute(tails)
@@ -196,6 +223,9 @@ class AnyOrder(RuleBasedStateMachine):
         for source, target in self.copies:
             self.slots[target] = list(self.slots[source])
         self.copies = []
+        for request in self.held_back:
+            self.overwrite(request)
+        self.held_back = []
         scheduled = [request for request in self.requests if request.target is not None]
         for request in scheduled:
             for position in range(request.computed, request.target):
@@ -208,6 +238,87 @@ class AnyOrder(RuleBasedStateMachine):
             if tails:
                 self.publish_tail(request)
             self.remember(request.tokens)
+
+    @precondition(lambda self: self.tier.kept and any(not request.running for request in self.requests))
+    @rule(pick=PICK, lost=st.sets(PICK, max_size=2))
+    def begin_load(self, pick: int, lost: set[int]) -> None:
+        """What follows a hit is to be read from the tier, which has lost some of what it had."""
+        for index in sorted(lost, reverse=True):
+            if index < len(self.tier.kept):
+                del self.tier.kept[list(self.tier.kept)[index]]
+        request = self.pick([request for request in self.requests if not request.running], pick)
+        hit = self.manager.find_hit(request.seq)
+        before, start = self.state(), len(hit.blocks[0])
+        count = self.manager.longest_loadable(request.seq, hit, lambda *key: key in self.tier.kept)
+        assert count == self.most_loadable(request, start, set(self.tier.kept.values()))
+        if count == start:
+            return
+        held = self.held() | {block.block_id for blocks in hit.blocks for block in blocks if block.block_id}
+        targets = self.manager.begin_load(request.seq, hit, count)
+        if targets is None:
+            full = len(held) + (count - start) * self.groups > self.manager.num_blocks - 1
+            assert full or (hit.tail and self.windows != [None] * self.groups), "what fits is begun"
+            assert self.state() == before, "what cannot be loaded changes nothing"
+            return
+        request.running, request.targets = True, targets
+        request.computed = start * self.size
+        request.offered = request.announced = start
+        if request.write:
+            request.announced = len(request.tokens) // self.size
+        self.take_ids([block_id for ids in request.seq.block_ids for block_id in ids[start:]])
+        if {block_id for copy in self.copies for block_id in copy} & {target.block_id for target in targets}:
+            self.held_back.append(request)
+        else:
+            self.overwrite(request)
+
+    def overwrite(self, request: Request) -> None:
+        for target in request.targets or []:
+            assert self.holders(target.block_id) == 1 and target.block_id not in self.published
+            self.slots[target.block_id] = [STALE] * self.size
+
+    @precondition(lambda self: self.loads())
+    @rule(pick=PICK, failed=st.sets(PICK, max_size=3))
+    def end_load(self, pick: int, failed: set[int]) -> None:
+        """Some of it could not be read: what is before stays, the rest is computed."""
+        request = self.pick(self.loads(), pick)
+        self.finish_load(request, failed)
+
+    def finish_load(self, request: Request, failed: set[int]) -> None:
+        assert request.targets is not None
+        read = [target for index, target in enumerate(request.targets) if index not in failed]
+        loaded = set()
+        for (group, index), block_id in read:
+            loaded.add((group, index))
+            self.slots[block_id] = [
+                self.prefix(group, request, index * self.size + within + 1) for within in range(self.size)
+            ]
+        start = request.computed // self.size
+        end = self.most_loadable(
+            request, start, {self.prefix(group, request, (index + 1) * self.size) for group, index in loaded}
+        )
+        own = [list(ids[: min(end, len(ids))]) for ids in request.seq.block_ids]
+        for group, ids in enumerate(own):
+            for index in range(min(self.first_needed(group, end * self.size), len(ids))):
+                ids[index] = 0
+        self.manager.finish_load(request.seq, loaded)
+        request.targets = None
+        request.computed = request.seq.num_computed
+        assert request.computed == end * self.size, "the good prefix is kept"
+        self.publish(request, own)
+
+    def most_loadable(self, request: Request, start: int, stored: set[Prefix]) -> int:
+        """Of all longer prefixes in whole blocks the longest that lacks nothing; the last token is always computed."""
+        if not request.read:
+            return start
+        return max(
+            end
+            for end in range(start, (len(request.tokens) - 1) // self.size + 1)
+            if all(
+                self.prefix(group, request, (index + 1) * self.size) in stored
+                for group in range(self.groups)
+                for index in range(max(start, self.first_needed(group, end * self.size)), end)
+            )
+        )
 
     @precondition(lambda self: len(self.requests) > 1)
     @rule(pick=PICK, tail=st.booleans())
@@ -284,7 +395,7 @@ class AnyOrder(RuleBasedStateMachine):
                 read = [slot for block_id in ids for slot in slots[block_id]]
                 expected = [self.prefix(group, request, end) for end in range(start + 1, request.computed + 1)]
                 assert read[start : request.computed] == expected
-                assert STALE not in read[request.computed :], "slots not written yet are zero or hold what was computed"
+                assert request.targets or STALE not in read[request.computed :], "slots not written yet are zero or hold what was computed"
 
     @invariant()
     def published_blocks_hold_what_a_hit_expects(self) -> None:
@@ -346,10 +457,13 @@ class AnyOrder(RuleBasedStateMachine):
         }
 
     def take(self, copies: list[tuple[int, int]]) -> None:
-        for _, target in copies:
-            if self.published.pop(target, None) is not None:
-                self.evictions += 1
+        self.take_ids([target for _, target in copies])
         self.copies += copies
+
+    def take_ids(self, block_ids: list[int]) -> None:
+        for block_id in block_ids:
+            if self.published.pop(block_id, None) is not None:
+                self.evictions += 1
 
     def write(self, request: Request, position: int) -> None:
         for group, ids in enumerate(request.seq.block_ids):
@@ -366,6 +480,8 @@ class AnyOrder(RuleBasedStateMachine):
         for index in range(request.offered, request.computed // self.size):
             for group, ids in enumerate(own):
                 content = self.prefix(group, request, (index + 1) * self.size)
+                if ids[index] == 0:
+                    continue  # it was not loaded: a window has passed it
                 if content not in self.published.values():
                     self.make_findable(ids[index], content)
                     continue
@@ -382,6 +498,11 @@ class AnyOrder(RuleBasedStateMachine):
 
     def drop(self, request: Request, tail: bool) -> None:
         """Release a request in whatever state it is; its copies of this step stay in the list."""
+        if request.targets is not None:  # not before nobody writes to its blocks any more
+            begun = request not in self.held_back
+            if not begun:
+                self.held_back.remove(request)
+            self.finish_load(request, failed=set() if begun else set(range(len(request.targets))))
         if request.running and tail:
             self.publish_tail(request)
         self.manager.release(request.seq, publish_tail=tail)
@@ -411,6 +532,9 @@ class AnyOrder(RuleBasedStateMachine):
     def prefix(self, group: int, request: Request, end: int) -> Prefix:
         return group, request.root, tuple(request.tokens[:end])
 
+    def loads(self) -> list[Request]:
+        return [request for request in self.requests if request.targets is not None and request not in self.held_back]
+
     def remember(self, tokens: list[int]) -> None:
         self.texts = [*self.texts[-7:], list(tokens)]
 
@@ -418,8 +542,8 @@ class AnyOrder(RuleBasedStateMachine):
         return [request for request in self.requests if request.running]
 
     def idle_running(self) -> list[Request]:
-        """Running requests that are not scheduled in this step yet."""
-        return [request for request in self.running() if request.target is None]
+        """Running requests that are neither scheduled in this step yet nor loaded still."""
+        return [request for request in self.running() if request.target is None and request.targets is None]
 
     def table_ids(self, request: Request) -> list[int]:
         return [block_id for ids in request.seq.block_ids for block_id in ids if block_id]

@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from octavo.engine.load_cost import LoadCost
 from octavo.engine.request import Request, RequestStatus
@@ -123,11 +124,13 @@ class TierLink(Offload):
         return max(hit.num_tokens, self.num_blocks_to_load(seq, hit) * self._kv.block_size)
 
     def begin(self, scheduled: SchedulerOutput) -> None:
-        """Begin to read what was scheduled. What a copy of this step still reads from is overwritten after it."""
+        """Begin to read what was scheduled; where a copy of this step reads or writes, not before the next one."""
         held_back, self._held_back = self._held_back, []
-        sources = {source for source, _ in scheduled.copies}
+        if not held_back and not scheduled.loads:
+            return
+        copied = set(chain.from_iterable(scheduled.copies))
         for request, targets in held_back + scheduled.loads:
-            if sources.isdisjoint(target.block_id for target in targets):
+            if copied.isdisjoint(target.block_id for target in targets):
                 self._begin(request, targets)
             else:
                 self._held_back.append((request, targets))
