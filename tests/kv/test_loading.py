@@ -106,7 +106,7 @@ def test_what_was_read_is_computed_and_found_and_its_last_token_never_read():
 
 
 def test_behind_a_gap_nothing_is_kept():
-    manager, kept = make()
+    manager, _ = make()
     forget(manager, list(range(17)))
     seq = manager.new_sequence(list(range(17)), ROOT)
     free = manager.num_free_blocks
@@ -161,7 +161,7 @@ def test_a_load_that_does_not_fit_changes_nothing():
 
 
 def test_of_a_window_what_has_been_passed_is_neither_read_nor_found():
-    manager, kept = make(group_windows=[None, 5])
+    manager, _ = make(group_windows=[None, 5])
     forget(manager, list(range(17)))
     seq = manager.new_sequence(list(range(17)), ROOT)
     targets = manager.begin_load(seq, manager.find_hit(seq), 4)

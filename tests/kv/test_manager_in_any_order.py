@@ -395,7 +395,9 @@ class AnyOrder(RuleBasedStateMachine):
                 read = [slot for block_id in ids for slot in slots[block_id]]
                 expected = [self.prefix(group, request, end) for end in range(start + 1, request.computed + 1)]
                 assert read[start : request.computed] == expected
-                assert request.targets or STALE not in read[request.computed :], "slots not written yet are zero or hold what was computed"
+                assert request.targets or STALE not in read[request.computed :], (
+                    "slots not written yet are zero or hold what was computed"
+                )
 
     @invariant()
     def published_blocks_hold_what_a_hit_expects(self) -> None:

@@ -16,6 +16,8 @@ from octavo import SamplingParams, _native
 from octavo.config import EngineConfig
 from octavo.engine.engine import Engine
 from octavo.engine.intake import RequestOptions
+from octavo.engine.load_cost import LoadCost
+from octavo.engine.open_tier import open_tier
 from octavo.kv.hashing import Namespace
 from octavo.model.runner import Float32s, ForwardBatch, ModelRunner, SampleBatch, Samples
 from octavo.model.spec import LayerSpec, ModelSpec, RopeSpec
@@ -137,7 +139,10 @@ class Lab:
         keep_passed: bool = False,
         **config: object,
     ) -> Run:
-        """``keep_passed``: windows mask keys as ever, but what they have passed stays in memory and block tables."""
+        """``keep_passed``: windows mask keys as ever, but what they have passed stays in memory and block tables.
+
+        With ``kv_disk`` whatever is in the tier is loaded, be it slower than computing it.
+        """
         settings = EngineConfig(block_size=block_size, kv_dtype=self.kv_dtype, **config)  # type: ignore[arg-type]
         formats = kv_formats(self.spec, settings)
         settings = replace(settings, kv_memory=num_blocks * bytes_per_block(self.spec, block_size, formats))
@@ -161,7 +166,10 @@ class Lab:
             layout_version=_native.LAYOUT_VERSION,
             numerics_id=model.isa,
         )
-        engine = Engine(settings, runner, memory, namespace, None, vocab_size=self.spec.vocab_size)
+        link = open_tier(settings, namespace, runner, memory, "lab").link
+        if link is not None:
+            link.cost = LoadCost(seconds_per_token=1.0, seconds_per_block=0.0)
+        engine = Engine(settings, runner, memory, namespace, None, vocab_size=self.spec.vocab_size, tier=link)
         return Run(engine, runner)
 
     def alone(self, ask: Ask) -> Run:
