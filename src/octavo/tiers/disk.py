@@ -10,6 +10,7 @@ A block that could not be read or written because the disk would not just now is
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -25,6 +26,10 @@ from octavo.tiers.record import ForeignRecordError, RecordError, header_bytes, i
 
 _BATCH = 16
 """Most blocks that become durable together: a disk takes about as long for one."""
+_LINGER_SECONDS = 0.5
+"""How long a block waits for others that would become durable with it, unless somebody waits for it."""
+_NICE = 5
+"""Of the thread that writes: processors are the model's first."""
 _NUM_READERS = 2
 _TIDY_SECONDS = 30.0
 _LOG = logging.getLogger("octavo.tiers")
@@ -59,6 +64,7 @@ class DiskTier:
         self._wake_readers = threading.Condition(self._mutex)
         self._written = threading.Condition(self._mutex)
         self._num_completed = self._num_written = 0
+        self._num_awaited = 0  # of those completed: somebody waits until so many are written
         self._buffers_left = max(1, queue_bytes // block_bytes)
         self._buffers: list[bytearray] = []
         self._stores: deque[Store] = deque()
@@ -123,7 +129,8 @@ class DiskTier:
 
     def flush(self) -> None:
         with self._mutex:
-            wanted = self._num_completed
+            wanted = self._num_awaited = self._num_completed
+            self._wake_writer.notify()
             self._written.wait_for(lambda: self._num_written >= wanted or not self._writer.is_alive())
 
     def stats(self) -> TierStats:
@@ -208,10 +215,13 @@ class DiskTier:
     # Writing -----------------------------------------------------------------------------------------
 
     def _write_all(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
         tidied = time.monotonic()
         while True:
             with self._mutex:
                 self._wake_writer.wait_for(lambda: self._stores or self._ending, _TIDY_SECONDS)
+                if self._stores:
+                    self._wake_writer.wait_for(self._is_batch_due, _LINGER_SECONDS)
                 batch = [self._stores.popleft() for _ in range(min(_BATCH, len(self._stores)))]
                 if self._ending and not batch:
                     return
@@ -230,6 +240,9 @@ class DiskTier:
                 self._stats.seconds_storing += time.perf_counter() - began
                 self._num_written += len(batch)
                 self._written.notify_all()
+
+    def _is_batch_due(self) -> bool:
+        return len(self._stores) >= _BATCH or self._num_awaited > self._num_written or self._ending
 
     def _write(self, batch: list[Store]) -> int:
         """Returns how many became durable."""

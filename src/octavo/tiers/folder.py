@@ -182,17 +182,23 @@ class TierFolder:
         """
         places: list[Place] = []
         with self._filing:
-            while len(places) < count and (place := self._take_place(size)) is not None:
+            while len(places) < count and (place := self._take_free_place(size)) is not None:
                 places.append(place)
+            evicted = self._evict(size, count - len(places))
             try:
-                self._index.remove(places)
+                self._index.remove(evicted)
             except OSError:
-                self.give_back(places)
+                self._free_places(places)
+                self.give_back(evicted)
                 raise
-        return places
+        return places + evicted
 
     def give_back(self, places: Iterable[Place]) -> None:
-        """These slots hold nothing."""
+        """What is in these slots was not committed, or is not known to be: they are free once they have no rows."""
+        with self._mutex:
+            self._gone.update(places)
+
+    def _free_places(self, places: Iterable[Place]) -> None:
         with self._filing:
             for size, slot in places:
                 if slot in self._slabs[size]:
@@ -241,7 +247,7 @@ class TierFolder:
             self._index.remove(gone)
             with self._mutex:
                 self._gone.difference_update(gone)
-            self.give_back(gone)
+            self._free_places(gone)
         self._index.update(touched)
 
     # Management --------------------------------------------------------------------------------------
@@ -278,7 +284,7 @@ class TierFolder:
                     self._slabs[size].erase(slot)
             for slabs in self._slabs.values():
                 slabs.sync()
-            self.give_back(places)
+            self._free_places(places)
             self._foreign_by_use.clear()
         return len(blocks)
 
@@ -301,7 +307,8 @@ class TierFolder:
         self._contents.remove(block.key)
         self._gone.add(block.place)
 
-    def _take_place(self, size: int) -> Place | None:
+    def _take_free_place(self, size: int) -> Place | None:
+        """A slot that holds nothing: one that was given back, or a new one, for which foreign slabs may have to go."""
         if size not in self._slabs:
             self._slabs[size] = Slabs(self.path, size)
             self._free[size] = set()
@@ -311,25 +318,25 @@ class TierFolder:
             with self._mutex:
                 own = self._contents.least_recent(size)
             if not self._remove_foreign_slab(size, used_before=None if own is None else own.used):
-                return self._evict(size)
+                return None
         if self._clock() < self._full_until:
-            return self._evict(size)
+            return None
         try:
             return Place(size, self._slabs[size].grow())
         except OSError as error:
             _LOG.warning("%s has no room for more blocks before its limit is reached: %s", self.path, error)
             self._full_until = self._clock() + _RETRY_SECONDS
-            return self._evict(size)
+            return None
 
-    def _evict(self, size: int) -> Place | None:
-        """The slot of the block of this size that was not used for longest; the block is gone."""
+    def _evict(self, size: int, count: int) -> list[Place]:
+        """The slots of the blocks of this size that were not used for longest; the blocks are gone, their rows not."""
+        places: list[Place] = []
         with self._mutex:
-            block = self._contents.least_recent(size)
-            if block is None:
-                return None
-            self._contents.remove(block.key)
-            self.num_evicted += 1
-        return block.place
+            while len(places) < count and (block := self._contents.least_recent(size)) is not None:
+                self._contents.remove(block.key)
+                places.append(block.place)
+            self.num_evicted += len(places)
+        return places
 
     def _remove_foreign_slab(self, size: int, used_before: float | None) -> bool:
         """Delete the slab of another size that was not used for longest, if that is longer ago than ``used_before``."""
