@@ -38,9 +38,13 @@ def data_of(content: BlockContent, size: int = BLOCK_BYTES) -> bytes:
 
 def open_tier(folder: Path, *, queue_bytes: int = 2**24, block_bytes: int = BLOCK_BYTES, **options) -> DiskTier:
     opened = TierFolder(folder, **{"limit": ROOMY, **options})
-    return DiskTier(
-        opened, model=origin().model, block_bytes=block_bytes, block_size=BLOCK_SIZE, queue_bytes=queue_bytes
-    )
+    try:
+        return DiskTier(
+            opened, model=origin().model, block_bytes=block_bytes, block_size=BLOCK_SIZE, queue_bytes=queue_bytes
+        )
+    except BaseException:
+        opened.close()
+        raise
 
 
 def store(tier: DiskTier, *contents: BlockContent) -> list[BlockContent]:

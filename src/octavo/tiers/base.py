@@ -110,7 +110,7 @@ class TierStats:
 
     Attributes:
         num_stored: written, and durable.
-        num_dropped: not written, for the queue was full.
+        num_dropped: not written, for the queue was full, or all that could have gone for them was pinned.
         num_loaded: read, and proved right.
         num_missed: asked for and not there.
         num_failed: errors of the disk, reading or writing; nothing was deleted for them.

@@ -260,7 +260,7 @@ class DiskTier:
             self.folder.give_back(places)
             self._count(num_failed=len(batch))
             return 0
-        self._count(num_failed=len(batch) - len(stored))
+        self._count(num_dropped=len(batch) - len(stored))
         return len(stored)
 
     def _tidy(self) -> None:

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
+import errno
 import logging
-import os
-import stat
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from octavo.errors import ConfigError, TierInUseError
+from octavo.errors import ConfigError
+from octavo.tiers.adoption import open_index
 from octavo.tiers.base import BlockContent, BlockKey
 from octavo.tiers.contents import Contents, Place, StoredBlock
-from octavo.tiers.index import INDEX_BYTES, ROW_BYTES, IndexDamagedError, SlotIndex, remove_index
-from octavo.tiers.record import (
-    MAX_HEADER_BYTES,
-    ForeignRecordError,
-    RecordError,
-    check,
-    header_bytes,
-    read_header,
-    slot_bytes,
-)
+from octavo.tiers.holding import announce, hold, release
+from octavo.tiers.index import INDEX_BYTES, ROW_BYTES
+from octavo.tiers.record import check, header_bytes
 from octavo.tiers.slabs import Slabs, slot_sizes
 
 _LOG = logging.getLogger("octavo.tiers")
-_INDEX, _LOCK = "index.sqlite", "lock"
+_INDEX = "index.sqlite"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _RETRY_SECONDS = 60.0
 """After the disk was found full before the limit was reached, until it is tried again."""
 
@@ -85,13 +78,14 @@ class TierFolder:
         """Of each size the slots that hold nothing and have no rows."""
         self._foreign_by_use: dict[int, list[tuple[float, Slab]]] = {}
         self._full_until = 0.0
-        self._lock_file = _locked(folder)
+        self._lock_file = hold(folder)
         try:
             self._slabs = {size: Slabs(folder, size) for size in slot_sizes(folder)}
-            self._index = self._adopt()
+            self._index, blocks = open_index(folder / _INDEX, self._slabs, clock())
+            self._adopt(blocks)
             self._shrink_to_limit()
         except OSError as error:
-            os.close(self._lock_file)
+            release(self._lock_file)
             raise ConfigError(f"{str(folder)!r} cannot be used as a disk tier: {error}") from error
         self.seconds_to_adopt = time.perf_counter() - began
 
@@ -141,9 +135,7 @@ class TierFolder:
 
     def announce(self, facts: dict[str, str]) -> None:
         """Leave word, for who finds the folder locked, of who has it."""
-        data = json.dumps({"pid": os.getpid(), **facts}).encode()
-        os.ftruncate(self._lock_file, 0)
-        os.pwrite(self._lock_file, data, 0)
+        announce(self._lock_file, facts)
 
     # One slot ----------------------------------------------------------------------------------------
 
@@ -178,14 +170,15 @@ class TierFolder:
         of blocks that were not used for longest. The index says nothing of them when this returns.
 
         Raises:
-            OSError: the index cannot be changed. Nothing was taken.
+            OSError: no file can be made, or the index cannot be changed. Nothing was taken.
         """
         places: list[Place] = []
         with self._filing:
-            while len(places) < count and (place := self._take_free_place(size)) is not None:
-                places.append(place)
-            evicted = self._evict(size, count - len(places))
+            evicted: list[Place] = []
             try:
+                while len(places) < count and (place := self._take_free_place(size)) is not None:
+                    places.append(place)
+                evicted = self._evict(size, count - len(places))
                 self._index.remove(evicted)
             except OSError:
                 self._free_places(places)
@@ -297,8 +290,7 @@ class TierFolder:
         for slabs in self._slabs.values():
             slabs.close()
         self._index.close()
-        os.ftruncate(self._lock_file, 0)
-        os.close(self._lock_file)
+        release(self._lock_file)
 
     # Private verbs -----------------------------------------------------------------------------------
 
@@ -322,11 +314,14 @@ class TierFolder:
         if self._clock() < self._full_until:
             return None
         try:
-            return Place(size, self._slabs[size].grow())
+            if shutil.disk_usage(self.path).free > size + INDEX_BYTES:  # else the index could not be changed any more
+                return Place(size, self._slabs[size].grow())
         except OSError as error:
-            _LOG.warning("%s has no room for more blocks before its limit is reached: %s", self.path, error)
-            self._full_until = self._clock() + _RETRY_SECONDS
-            return None
+            if error.errno not in _FULL:
+                raise
+        _LOG.warning("the disk of %s is full before its limit of %s bytes is reached", self.path, f"{self.limit:,}")
+        self._full_until = self._clock() + _RETRY_SECONDS
+        return None
 
     def _evict(self, size: int, count: int) -> list[Place]:
         """The slots of the blocks of this size that were not used for longest; the blocks are gone, their rows not."""
@@ -378,18 +373,8 @@ class TierFolder:
 
     # Beginning ---------------------------------------------------------------------------------------
 
-    def _adopt(self) -> SlotIndex:
-        """The index, with what it says there is; made anew from the slots' headers if it cannot be read."""
-        path = self.path / _INDEX
-        try:
-            index = SlotIndex(path)
-            blocks = index.read()
-        except IndexDamagedError as error:
-            _LOG.warning("the index in %s cannot be read and is made anew: %s", self.path, error)
-            remove_index(path)
-            index = SlotIndex(path)
-            blocks = list(self._blocks_by_header())
-            index.add(blocks)
+    def _adopt(self, blocks: Iterable[StoredBlock]) -> None:
+        """Find what the index says there is, where its slot is there and no other block's."""
         useless: list[Place] = []
         for block in blocks:
             size, slot = block.place
@@ -397,57 +382,13 @@ class TierFolder:
                 self._contents.add(block)
             else:
                 useless.append(block.place)
-        index.remove(useless)
+        self._index.remove(useless)
         taken = {block.place for block in self._contents}
         for size, slabs in self._slabs.items():
             self._free[size] = {slot for slot in slabs.slots() if Place(size, slot) not in taken}
-        return index
-
-    def _blocks_by_header(self) -> Iterable[StoredBlock]:
-        """What the slots' own headers say. A wrong one is found out when its block is read."""
-        now = self._clock()
-        for size, slabs in self._slabs.items():
-            for slot in slabs.slots():
-                try:
-                    content, num_bytes = read_header(slabs.read_start(slot, MAX_HEADER_BYTES))
-                except (RecordError, ForeignRecordError):
-                    continue
-                num_tokens = len(content.token_ids)
-                if slot_bytes(num_bytes, num_tokens) == size:
-                    yield StoredBlock(
-                        content.key, Place(size, slot), content.origin, content.parent_hash, num_tokens, now
-                    )
 
     def _shrink_to_limit(self) -> None:
         """Delete slabs until the limit is kept, that first which was not used for longest; pinned ones last."""
         while self.num_bytes > self.limit:
             last_used = self._last_used() or self._last_used(with_pinned=True)
             self._remove_slab(min(last_used, key=last_used.__getitem__))
-
-
-def holder_of(folder: Path) -> dict[str, str]:
-    """What the process that has ``folder`` left word of: see :meth:`TierFolder.announce`. Empty: nothing."""
-    try:
-        found = json.loads((folder / _LOCK).read_bytes() or b"{}")
-    except (OSError, ValueError):
-        return {}
-    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
-
-
-def _locked(folder: Path) -> int:
-    """Make the folder if need be, and take it for this process alone."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise ConfigError(f"others may enter {str(folder)!r}, and keys and values tell of prompts: chmod 700 it")
-        file = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise ConfigError(f"{str(folder)!r} cannot be used as a disk tier: {error.strerror}") from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(file)
-        holder = holder_of(folder).get("pid")
-        who = f"process {holder}" if holder else "another process"
-        raise TierInUseError(f"{who} uses {str(folder)!r}; a disk tier is one process's at a time") from error
-    return file

@@ -63,6 +63,8 @@ class SlotIndex:
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
+        self.is_new = False
+        """There was none, or an empty file."""
         if not path.exists():
             path.touch(0o600)
         with path.open("r+b"):
@@ -87,6 +89,7 @@ class SlotIndex:
             self._db.execute(f"PRAGMA {pragma}").fetchall()
         [(version,)] = self._db.execute("PRAGMA user_version")
         if version == 0 and not self._db.execute("SELECT name FROM sqlite_schema").fetchall():
+            self.is_new = True
             self._db.executescript(_SCHEMA)
             self._db.execute(f"PRAGMA user_version = {_VERSION}")
         elif version != _VERSION:
