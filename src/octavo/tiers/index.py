@@ -40,6 +40,24 @@ CREATE TABLE slots (
     PRIMARY KEY (slot_bytes, slot)
 ) WITHOUT ROWID;
 """
+_WRONG_ROW = """
+SELECT 1 FROM slots WHERE
+    typeof(slot_bytes) != 'integer' OR typeof(slot) != 'integer' OR slot < 0
+    OR typeof(block_hash) != 'blob' OR length(block_hash) != 32
+    OR typeof(parent_hash) != 'blob' OR length(parent_hash) != 32
+    OR typeof(layer_group) != 'integer' OR typeof(origin) != 'integer'
+    OR typeof(num_tokens) != 'integer' OR num_tokens NOT BETWEEN 1 AND 1024
+    OR typeof(used) != 'real' OR typeof(pinned) != 'integer'
+UNION SELECT 1 FROM origins WHERE
+    typeof(root) != 'blob' OR length(root) != 32 OR typeof(model) != 'blob' OR length(model) != 32
+    OR typeof(tenant) != 'blob' OR length(tenant) != 32 OR typeof(label) != 'text'
+"""
+_DAMAGE = (sqlite3.DatabaseError, ValueError, OverflowError)
+"""What sqlite3 raises for a damaged file; text in it that is no UTF-8 is a ValueError."""
+_TRANSIENT = (
+    *("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY"),
+    *("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_NOMEM", "SQLITE_PERM"),
+)
 _FILES = ("", "-wal", "-shm", "-journal")
 
 
@@ -69,13 +87,14 @@ class SlotIndex:
             path.touch(0o600)
         with path.open("r+b"):
             pass  # sqlite3 would not say why not
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         try:
-            self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             self._prepare()
             self._db.execute("DELETE FROM origins WHERE id NOT IN (SELECT origin FROM slots)")
             self._origins: dict[bytes, int] = dict(self._db.execute("SELECT root, id FROM origins"))
-        except sqlite3.DatabaseError as error:
-            raise IndexDamagedError(str(error)) from error
+        except (*_DAMAGE, IndexDamagedError) as error:
+            self._db.close()
+            raise _as_what_it_is(error) from error
 
     def _prepare(self) -> None:
         # Exclusive, the shared memory of the write-ahead log is this process's own: no mapped file.
@@ -100,6 +119,7 @@ class SlotIndex:
 
         Raises:
             IndexDamagedError: it cannot be read to its end.
+            OSError: it cannot be just now.
         """
         query = (
             "SELECT slot_bytes, slot, block_hash, layer_group, origin, parent_hash, num_tokens, used, pinned "
@@ -107,6 +127,8 @@ class SlotIndex:
         )
         try:
             with self._lock:
+                if self._db.execute(_WRONG_ROW).fetchone():
+                    raise IndexDamagedError("some of its rows are no rows of ours")
                 found = self._db.execute("SELECT id, root, model, tenant, label FROM origins")
                 origins = {row[0]: Origin(*row[1:]) for row in found}
                 return [
@@ -131,8 +153,8 @@ class SlotIndex:
                         pinned,
                     ) in self._db.execute(query)
                 ]
-        except (sqlite3.DatabaseError, KeyError, TypeError) as error:
-            raise IndexDamagedError(str(error)) from error
+        except (*_DAMAGE, KeyError) as error:
+            raise _as_what_it_is(error) from error
 
     def remove(self, places: Iterable[Place]) -> None:
         """Forget what is in slots. Durable when it returns. Raises OSError: it is not known to be."""
@@ -190,5 +212,13 @@ class SlotIndex:
                     if self._db.in_transaction:
                         self._db.execute("ROLLBACK")
                     raise
-            except sqlite3.Error as error:
+            except _DAMAGE as error:
                 raise OSError(f"the index cannot be changed: {error}") from error
+
+
+def _as_what_it_is(error: Exception) -> Exception:
+    """Damage, or what the disk would not do just now."""
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith(_TRANSIENT) and name != "SQLITE_IOERR_SHORT_READ":
+        return OSError(f"the index cannot be opened: {error}")
+    return IndexDamagedError(str(error))
