@@ -151,6 +151,12 @@ class TierFolder:
         self._slabs[block.place.slot_bytes].read(block.place.slot, header, data)
         return check(header, data)
 
+    def read_slot(self, block: StoredBlock) -> bytearray:
+        """All that is in a block's slot. Raises RecordError: there is less. OSError: it cannot be read now."""
+        found = bytearray(block.place.slot_bytes)
+        self._slabs[block.place.slot_bytes].read(block.place.slot, found, memoryview(bytearray()))
+        return found
+
     def drop_damaged(self, block: StoredBlock, reason: object) -> bool:
         """What was read from ``block``'s slot is wrong. Whether it was damaged: not so if the slot is another block's
         by now, and was read while it became that.
