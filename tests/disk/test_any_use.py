@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from exactness_lab import Ask, Lab, Run, small_lab
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from tests.support.exactness_lab import Ask, Lab, Run, small_lab
 
 PROMPTS = 8
 BYTES = 2 * 2**20

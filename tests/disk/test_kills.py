@@ -9,18 +9,15 @@ import sys
 import time
 from pathlib import Path
 
+import disk_victim as victim
 import pytest
-from tests.support import disk_victim as victim
-from tests.support.exactness_lab import Ask
-
-ROOT = Path(__file__).parents[2]
+from exactness_lab import Ask
 
 
 def kill_under_load(folder: Path, seed: int, delay: float) -> int:
     """Start a process on ``folder`` and kill it ``delay`` seconds after it is under load. How many it answered."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.disk_victim", str(folder), str(seed)],
-        cwd=ROOT,
+        [sys.executable, victim.__file__, str(folder), str(seed)],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -5,22 +5,18 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
-from tests.support import disk_victim as victim
-from tests.support.exactness_lab import Ask
+import disk_victim as victim
+from exactness_lab import Ask
 
 from octavo.config import EngineConfig
 from octavo.engine.open_tier import OpenTier, open_tier
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_the_second_process_runs_without_a_tier_and_the_third_has_what_the_first_left(tmp_path):
     folder, lab = tmp_path / "kv", victim.lab()
     first = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.disk_victim", str(folder), "1"],
-        cwd=ROOT,
+        [sys.executable, victim.__file__, str(folder), "1"],
         stdout=subprocess.PIPE,
         text=True,
     )

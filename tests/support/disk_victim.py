@@ -1,4 +1,4 @@
-"""A process with an engine and a disk tier, under load until it is killed: ``python -m tests.support.disk_victim``.
+"""A process with an engine and a disk tier, under load until it is killed: run as a script.
 
 Its prompts are those of :func:`prompt`; it prints ``durable`` once the pinned one is, and a line for each answer.
 """
@@ -9,7 +9,7 @@ import random
 import sys
 from pathlib import Path
 
-from tests.support.exactness_lab import Ask, Lab, Run, small_lab
+from exactness_lab import Ask, Lab, Run, small_lab
 
 SHAPE, ISA = "hybrid", "generic"
 NUM_PROMPTS = 12
