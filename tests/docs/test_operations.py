@@ -17,8 +17,8 @@ PAGE = "docs/operations.md"
 
 
 @pytest.fixture(scope="module")
-def server(smollm2_gguf: Path) -> Iterator[LiveServer]:
-    with served_model(smollm2_gguf) as live:
+def server(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    with served_model(smollm2_gguf, kv_disk=tmp_path_factory.mktemp("disk") / "kv") as live:
         yield live
 
 

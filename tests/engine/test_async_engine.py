@@ -229,7 +229,7 @@ async def test_a_native_failure_fails_everybody_who_waits_and_health_says_so(mak
     group = await engine.accept("abc", GREEDY)
     with pytest.raises(EngineDeadError, match="on fire"):
         await anext(engine.stream(group))
-    stats, gauges = await engine.report()
+    stats, gauges, _ = await engine.report()
     assert stats.num_requests > 0 and gauges.num_active_blocks == 0, "what it did before is told all the same"
     assembly.engine.check_idle()
     engine.shutdown()

@@ -192,4 +192,4 @@ def test_a_snapshot_stays_as_it_was(make_engine: MakeEngine) -> None:
     before = engine.snapshot()
     run(engine, [Visit([1] * 20, GREEDY, 0, None)])
     assert before.tokens_per_step.count == sum(before.num_finished.values()) == 0
-    assert engine.report() == (engine.snapshot(), engine.gauges())
+    assert engine.report() == (engine.snapshot(), engine.gauges(), None)

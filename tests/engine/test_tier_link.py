@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.exactness_lab import Ask, Lab, Run, small_lab
+from exactness_lab import Ask, Lab, Run, small_lab
 
 from octavo.engine.load_cost import LoadCost
 from octavo.engine.request import RequestStatus

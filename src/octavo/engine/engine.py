@@ -24,7 +24,7 @@ from octavo.engine.tier_link import TierLink
 from octavo.engine.unfinished import Unfinished
 from octavo.errors import EngineDeadError, InvalidRequestError
 from octavo.kv.block import BlockError
-from octavo.kv.hashing import BlockHash, Namespace
+from octavo.kv.hashing import BlockHash, Namespace, hash_block
 from octavo.kv.manager import KVCacheManager
 from octavo.kv.residency import Residency
 from octavo.model.runner import Float32s, ForwardBatch, Int32s, SampleBatch, Samples, Scores
@@ -244,6 +244,13 @@ class Engine:
         seq = self.kv.new_sequence([*token_ids, 0], self._root(cache_salt))
         return 0 if self.tier is None else self.tier.num_stored(seq)
 
+    def block_hashes(self, token_ids: Sequence[int], cache_salt: bytes = b"") -> list[BlockHash]:
+        """What the whole blocks of ``token_ids`` are called wherever they are kept. Any thread may call it."""
+        found = [replace(self._namespace, cache_salt=cache_salt).root()]
+        for end in range(self.plan.block_size, len(token_ids) + 1, self.plan.block_size):
+            found.append(hash_block(found[-1], token_ids[end - self.plan.block_size : end]))
+        return found[1:]
+
     def retain(self, token_ids: Sequence[int], seconds: float, cache_salt: bytes = b"") -> int:
         """Keep what is cached of ``token_ids`` for ``seconds`` from now, at least. Returns how many tokens that is.
 
@@ -276,7 +283,7 @@ class Engine:
 
     def report(self) -> EngineReport:
         """Counters and gauges of the same moment."""
-        return EngineReport(self.snapshot(), self.gauges())
+        return EngineReport(self.snapshot(), self.gauges(), None if self.tier is None else self.tier.report())
 
     def check_idle(self) -> None:
         """Raise BlockError unless the engine is idle, holds no block, and its bookkeeping is sound."""

@@ -8,6 +8,7 @@ from typing import NamedTuple, get_args
 from octavo.engine.outputs import FinishReason
 from octavo.kv.histogram import Histogram
 from octavo.kv.residency import SECONDS
+from octavo.tiers.base import TierGauges, TierStats
 
 TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 """Upper bounds of the buckets for tokens per step, those of vLLM."""
@@ -99,8 +100,19 @@ class EngineGauges:
         return self.num_active_blocks / self.num_blocks
 
 
+class TierReport(NamedTuple):
+    """What a tier has done and holds. ``num_loaded_tokens``: of prompts, read from it and not computed; they are among
+    the engine's ``num_cached_tokens``.
+    """
+
+    stats: TierStats
+    gauges: TierGauges
+    num_loaded_tokens: int
+
+
 class EngineReport(NamedTuple):
-    """Counters and gauges of one moment between two steps."""
+    """Counters and gauges of one moment between two steps. ``tier``: ``None`` where there is none."""
 
     stats: EngineStats
     gauges: EngineGauges
+    tier: TierReport | None = None

@@ -12,6 +12,7 @@ from itertools import chain
 from octavo.engine.load_cost import LoadCost
 from octavo.engine.request import Request, RequestStatus
 from octavo.engine.scheduler import Scheduler, SchedulerOutput
+from octavo.engine.stats import TierReport
 from octavo.kv.block import Block
 from octavo.kv.hashing import BlockHash
 from octavo.kv.hit import PrefixHit
@@ -77,6 +78,9 @@ class TierLink(Offload):
         self._origins.move_to_end(root)
         if len(self._origins) > _MAX_ORIGINS:
             self._origins.popitem(last=False)
+
+    def report(self) -> TierReport:
+        return TierReport(self.tier.stats(), self.tier.gauges(), self.num_loaded_tokens)
 
     # Down --------------------------------------------------------------------------------------------
 

@@ -35,7 +35,11 @@ async def stats(server: Server) -> Response:
     """What the engine has done since its start, and what it holds right now."""
     report = await server.engine.report()
     gauges = {**dataclasses.asdict(report.gauges), "kv_cache_usage": report.gauges.kv_cache_usage}
-    return JSON({"stats": _plain(report.stats), "gauges": gauges})
+    found = {"stats": _plain(report.stats), "gauges": gauges}
+    if (tier := report.tier) is not None:
+        stats = {**dataclasses.asdict(tier.stats), "num_loaded_tokens": tier.num_loaded_tokens}
+        found["disk"] = {"stats": stats, "gauges": dataclasses.asdict(tier.gauges)}
+    return JSON(found)
 
 
 def _plain(stats: Any) -> dict[str, Any]:

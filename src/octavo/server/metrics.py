@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.async_engine import AsyncEngine
-from octavo.engine.stats import EngineReport
+from octavo.engine.stats import EngineReport, TierReport
 from octavo.kv.histogram import Histogram
 from octavo.server.auth import require_admin
 from octavo.server.usage import Ledger
@@ -80,7 +80,7 @@ class Metrics:
             yield from self._of_engine(self._report)
 
     def _of_engine(self, report: EngineReport) -> Iterator[Metric]:
-        stats, gauges = report
+        stats, gauges, tier = report
         yield self._gauge("num_requests_running", "Answers that hold blocks.", gauges.num_running)
         yield self._gauge("num_requests_waiting", "Answers that wait for blocks.", gauges.num_waiting)
         yield self._gauge("kv_cache_usage_perc", "Share of blocks that requests hold, 0 to 1.", gauges.kv_cache_usage)
@@ -104,6 +104,35 @@ class Metrics:
             "kv_block_idle_before_evict_seconds", "The same, unused at the end.", stats.block_idle_before_evict
         )
         yield self._histogram("kv_block_reuse_gap_seconds", "Unused until taken again.", stats.block_reuse_gap)
+        if tier is not None:
+            yield from self._of_tier(tier, stats.num_cached_tokens)
+
+    def _of_tier(self, report: TierReport, num_cached_tokens: int) -> Iterator[Metric]:
+        stats, gauges, loaded = report
+        hits = {"memory": num_cached_tokens - loaded, "disk": loaded}
+        yield self._labelled("kv_tier_hits", "Prompt tokens read from the cache, by where they were.", "tier", hits)
+        yield self._counter("kv_disk_loaded_bytes", "Bytes of blocks read from the disk.", stats.bytes_loaded)
+        yield self._counter("kv_disk_loading_seconds", "Time of the threads that read them.", stats.seconds_loading)
+        yield self._counter("kv_disk_stored_bytes", "Bytes of blocks written to the disk.", stats.bytes_stored)
+        yield self._counter("kv_disk_storing_seconds", "Time of the thread that wrote them.", stats.seconds_storing)
+        outcomes = {
+            "stored": stats.num_stored,
+            "loaded": stats.num_loaded,
+            "missed": stats.num_missed,
+            "dropped": stats.num_dropped,
+            "failed": stats.num_failed,
+            "damaged": stats.num_damaged,
+            "evicted": stats.num_evicted,
+            "expired": stats.num_expired,
+        }
+        yield self._labelled("kv_disk_blocks", "Blocks, by what became of them.", "outcome", outcomes)
+        yield self._gauge("kv_disk_bytes", "Bytes of the folder's files.", gauges.num_bytes)
+        yield self._gauge("kv_disk_limit_bytes", "Most bytes of them.", gauges.limit)
+        yield self._gauge("kv_disk_blocks_held", "Blocks there that this engine can use.", gauges.num_own_blocks)
+        foreign = gauges.num_blocks - gauges.num_own_blocks
+        yield self._gauge("kv_disk_blocks_foreign", "Blocks there of other models or formats.", foreign)
+        yield self._gauge("kv_disk_blocks_pinned", "Blocks there that are pinned.", gauges.num_pinned)
+        yield self._gauge("kv_disk_queue_depth", "Blocks that wait to be written.", gauges.num_queued)
 
     def _counter(self, name: str, text: str, value: float) -> Metric:
         family = CounterMetricFamily(PREFIX + name, text, labels=["model_name"])
@@ -152,6 +181,18 @@ _OURS = frozenset(
         "kv_blocks_cached",
         "kv_blocks_retained",
         "kv_blocks_free",
+        "kv_tier_hits",
+        "kv_disk_loaded_bytes",
+        "kv_disk_loading_seconds",
+        "kv_disk_stored_bytes",
+        "kv_disk_storing_seconds",
+        "kv_disk_blocks",
+        "kv_disk_bytes",
+        "kv_disk_limit_bytes",
+        "kv_disk_blocks_held",
+        "kv_disk_blocks_foreign",
+        "kv_disk_blocks_pinned",
+        "kv_disk_queue_depth",
     )
 )
 """What vLLM has no name for."""
