@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from tests.support.tier_blocks import origin
+from tier_blocks import origin
 
 from octavo.tiers.base import BlockKey
 from octavo.tiers.contents import Contents, Place, StoredBlock

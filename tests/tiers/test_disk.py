@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.tier_blocks import BLOCK_BYTES, BLOCK_SIZE, block, data_of, load, open_tier, origin, slabs, store
+from tier_blocks import BLOCK_BYTES, BLOCK_SIZE, block, data_of, load, open_tier, origin, slabs, store
 
 from octavo.tiers.base import Result
 from octavo.tiers.disk import DiskTier
@@ -22,6 +22,7 @@ from octavo.tiers.record import header_bytes, slot_bytes
 
 SLOT, HEADER = slot_bytes(BLOCK_BYTES, BLOCK_SIZE), header_bytes(BLOCK_SIZE)
 BLOCKS = [block(n) for n in range(12)]
+SUPPORT = Path(__file__).parents[1] / "support"
 
 
 @pytest.fixture
@@ -299,7 +300,7 @@ def test_blocks_of_another_root_parent_or_tokens_are_never_hit(folder):
 SMALL_DISK = """
     import ctypes, os, sys, threading
     from pathlib import Path
-    from tests.support.tier_blocks import block, load, open_tier, store
+    from tier_blocks import block, load, open_tier, store
     folder = Path(sys.argv[1])
     libc = ctypes.CDLL(None, use_errno=True)
     if os.geteuid() != 0 or libc.mount(b"none", sys.argv[1].encode(), b"tmpfs", 0, b"size=3m,mode=0700") != 0:
@@ -321,9 +322,7 @@ SMALL_DISK = """
 def test_a_full_disk_is_no_damage_and_the_slots_there_are_go_on_serving(tmp_path):
     """On a file system of 3 MiB, mounted in a namespace of its own; the limit says that there is room."""
     command = ["unshare", "--mount", "--map-root-user", "--user", sys.executable, "-c", textwrap.dedent(SMALL_DISK)]
-    done = subprocess.run(
-        [*command, str(tmp_path)], capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2]
-    )
+    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, timeout=120, cwd=SUPPORT)
     assert done.returncode == 0, done.stderr
     hits, again, num_stored, num_evicted, num_damaged = map(int, done.stdout.split())
     assert 0 < hits <= 3 * 2**20 // SLOT and again == hits
@@ -334,7 +333,7 @@ def test_a_full_disk_is_no_damage_and_the_slots_there_are_go_on_serving(tmp_path
 UNPRIVILEGED = """
     import os, sys
     from pathlib import Path
-    from tests.support.tier_blocks import block, load, open_tier, slabs, store
+    from tier_blocks import block, load, open_tier, slabs, store
     if os.geteuid() == 0:
         os.setgid(65534)
         os.setuid(65534)
@@ -377,7 +376,7 @@ def test_without_permission_nothing_is_read_and_nothing_is_deleted(tmp_path):
         capture_output=True,
         text=True,
         timeout=120,
-        cwd=Path(__file__).parents[2],
+        cwd=SUPPORT,
     )
     assert done.returncode == 0, done.stderr
     first, second, third = done.stdout.splitlines()

@@ -12,7 +12,7 @@ import textwrap
 import time
 
 import pytest
-from tests.support.tier_blocks import (
+from tier_blocks import (
     BLOCK_BYTES,
     BLOCK_SIZE,
     ROOMY,

@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from tests.support.tier_blocks import block, origin
+from tier_blocks import block, origin
 
 from octavo.tiers.contents import Place, StoredBlock
 from octavo.tiers.index import IndexDamagedError, SlotIndex, remove_index

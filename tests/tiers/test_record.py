@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.tier_blocks import BLOCK_SIZE, block, data_of
+from tier_blocks import BLOCK_SIZE, block, data_of
 
 from octavo.tiers.base import BlockKey
 from octavo.tiers.record import (
