@@ -13,8 +13,8 @@ import pytest
 
 from octavo import LLM, cli
 from octavo.cli import pictures
-from octavo.cli.bench import cache, prefix, roofline, throughput
-from octavo.cli.bench.results import CacheResult
+from octavo.cli.bench import cache, disk, prefix, roofline, throughput
+from octavo.cli.bench.results import DISK_WAYS, CacheResult, DiskPoint, DiskResult
 from octavo.errors import OctavoError
 
 TOKENS, PROMPT = 8, 20
@@ -155,6 +155,45 @@ def test_prefix_fails_if_the_first_token_depends_on_the_share():
 def test_prefix_shows_a_table(tiny_model, capsys, without_matplotlib):
     shown = run(capsys, "prefix", "--model", tiny_model, "--prompt-tokens", 40, "--repeats", 1)
     assert "50 %" in shown and "20 tokens" in shown
+
+
+# octavo bench disk
+
+
+def test_disk_times_the_first_token_from_everywhere_and_leaves_nothing_behind(tiny_model, tmp_path, capsys):
+    picture = tmp_path / "disk.png"
+    options = ("--prompt-tokens", 100, "--prompt-tokens", 40, "--repeats", 2, "--kv-disk", tmp_path / "here")
+    result = json.loads(run(capsys, "disk", "--model", tiny_model, *options, "--json", "--output", picture))
+    assert [point["num_prompt_tokens"] for point in result["points"]] == [40, 100]
+    for point in result["points"]:
+        assert list(point["seconds"]) == list(DISK_WAYS) == list(point["median_seconds"])
+        assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in point["seconds"].values())
+        cached = point["num_cached_tokens"]
+        assert cached["computed"] == 0 and cached["memory"] == point["num_prompt_tokens"] - 1
+        whole = (point["num_prompt_tokens"] - 1) // 16 * 16
+        assert {cached[way] for way in DISK_WAYS[2:]} <= {0, whole}
+    assert list((tmp_path / "here").iterdir()) == []
+    assert_is_picture(picture)
+
+
+def test_disk_fails_if_the_first_token_depends_on_the_place(tiny_model, tmp_path, monkeypatch):
+    answers = iter([(7, -1.0, 0, 0.1), (7, -1.0, 39, 0.1), (7, -1.0000001, 32, 0.1), (7, -1.0, 32, 0.1)])
+    monkeypatch.setattr(disk, "_first_token", lambda llm, prompt: next(answers))
+    with (
+        LLM(tiny_model, kv_memory="4MiB", kv_disk=tmp_path / "kv") as llm,
+        pytest.raises(OctavoError, match="depends on where the prompt was kept"),
+    ):
+        disk._measure_prompt(llm, [5] * 40, DiskPoint(40), tmp_path / "kv")
+
+
+def test_disk_shows_a_table_and_says_where_computing_was_quicker(capsys):
+    point = DiskPoint(40)
+    for way in DISK_WAYS:
+        point.seconds[way].append(0.1 if way == "computed" else 0.02)
+        point.num_cached_tokens[way] = 0 if way in ("computed", DISK_WAYS[3]) else 32
+    disk._show(DiskResult("", [point]))
+    shown = capsys.readouterr().out
+    assert "100.0 ms" in shown and "(5.0 x)" in shown and "quicker" in shown
 
 
 # octavo bench throughput

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from octavo.cli.bench.results import CacheResult, MemoryUse, PagingResult, PrefixResult, ServedUse
+    from octavo.cli.bench.results import CacheResult, DiskResult, MemoryUse, PagingResult, PrefixResult, ServedUse
     from octavo.evaluate.report import Report
 
 Output = Annotated[
@@ -125,6 +125,34 @@ def draw_prefix(result: PrefixResult, path: Path) -> None:
     _axes(axes, "share of the prompt that is cached (%)", "time to first token (ms)")
     axes.set_ylim(0, 1.25 * max(medians))  # a run that was held up for seconds would squash all the others
     axes.set_xlim(-2, 106)
+    _save(figure, path)
+
+
+def draw_disk(result: DiskResult, path: Path) -> None:
+    """Time to first token against the length of the prompt, by where its keys and values are.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    longest = result.points[-1]
+    sooner = longest.median("computed") / longest.median("disk, in the page cache")
+    figure = _figure(
+        f"A prompt of {longest.num_prompt_tokens:,} tokens answers {_factor(sooner)} times sooner from the disk",
+        f"Octavo, {result.engine}; lines through the medians, dots for single prompts",
+    )
+    axes = figure.subplots()
+    lengths = [point.num_prompt_tokens for point in result.points]
+    colours = dict(zip(longest.seconds, (_WITHOUT, *_shades(len(longest.seconds) - 1)), strict=True))
+    for way, colour in colours.items():
+        for point in result.points:
+            seconds = _milliseconds(point.seconds[way])
+            axes.plot([point.num_prompt_tokens] * len(seconds), seconds, ".", ms=4, color=_FAINT)
+        axes.plot(lengths, _milliseconds([p.median(way) for p in result.points]), "o-", color=colour, label=way)
+    _axes(axes, "tokens of the prompt", "time to first token (ms)")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    axes.legend(frameon=False)
     _save(figure, path)
 
 

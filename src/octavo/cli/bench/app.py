@@ -7,6 +7,7 @@ import sys
 import typer
 
 from octavo.cli.bench.cache import cache
+from octavo.cli.bench.disk import disk
 from octavo.cli.bench.paging import paging
 from octavo.cli.bench.prefix import prefix
 from octavo.cli.bench.throughput import throughput
@@ -18,7 +19,7 @@ bench = typer.Typer(
     invoke_without_command=True,
     rich_markup_mode=None,
 )
-for command in (cache, prefix, paging, throughput):
+for command in (cache, prefix, disk, paging, throughput):
     bench.command()(command)
 
 

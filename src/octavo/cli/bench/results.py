@@ -1,9 +1,9 @@
-"""What ``octavo bench cache``, ``prefix`` and ``paging`` measured, and what follows from it."""
+"""What ``octavo bench cache``, ``prefix``, ``disk`` and ``paging`` measured, and what follows from it."""
 
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -114,6 +114,55 @@ class PrefixResult:
                     "percent": point.percent,
                     "num_cached_tokens": point.num_cached_tokens,
                     "median_seconds": point.median,
+                    "seconds": point.seconds,
+                }
+                for point in self.points
+            ],
+        }
+
+
+DISK_WAYS = ("computed", "memory", "disk, in the page cache", "disk, not in the page cache")
+"""Where the keys and values of a prompt are when it is asked."""
+
+
+def _seconds_of_ways() -> dict[str, list[float]]:
+    return {way: [] for way in DISK_WAYS}
+
+
+@dataclass(frozen=True, slots=True)
+class DiskPoint:
+    """Of prompts of one length, by each of :data:`DISK_WAYS`: seconds to the first token, one for each prompt, and how
+    many tokens of the last one were not computed.
+    """
+
+    num_prompt_tokens: int
+    seconds: dict[str, list[float]] = field(default_factory=_seconds_of_ways)
+    num_cached_tokens: dict[str, int] = field(default_factory=dict)
+
+    def median(self, way: str) -> float:
+        return statistics.median(self.seconds[way])
+
+    def was_computed(self, way: str) -> bool:
+        """Whether the engine chose to compute what it could have read."""
+        return self.num_cached_tokens[way] == 0
+
+
+@dataclass(frozen=True, slots=True)
+class DiskResult:
+    """One point for each length, ascending. ``engine``: model, instruction set and threads, for people."""
+
+    engine: str
+    points: list[DiskPoint]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "engine": self.engine,
+            "identical": True,  # or there would be no result
+            "points": [
+                {
+                    "num_prompt_tokens": point.num_prompt_tokens,
+                    "num_cached_tokens": point.num_cached_tokens,
+                    "median_seconds": {way: point.median(way) for way in DISK_WAYS},
                     "seconds": point.seconds,
                 }
                 for point in self.points
