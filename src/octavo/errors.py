@@ -29,6 +29,10 @@ class TierInUseError(ConfigError):
     """The folder of a disk tier belongs to another process just now."""
 
 
+class AdminError(OctavoError):
+    """The server that has a disk tier's folder cannot be asked about it, or refuses."""
+
+
 class ModelError(OctavoError):
     """A model cannot be used. Its subclasses say why."""
 

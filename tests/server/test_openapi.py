@@ -30,6 +30,10 @@ WITH_A_BODY = (
     "/v1/responses/input_tokens",
     "/v1/caches",
     "/v1/cache/explain",
+    "/admin/disk/clear",
+    "/admin/disk/pin",
+    "/admin/disk/unpin",
+    "/admin/disk/warm",
 )
 OTHERS = (
     ("get", "/v1/responses/{response_id}"),
@@ -48,6 +52,9 @@ OTHERS = (
     ("get", "/metrics"),
     ("get", "/admin/stats"),
     ("post", "/admin/cache/flush"),
+    ("get", "/admin/disk"),
+    ("get", "/admin/disk/prefixes"),
+    ("post", "/admin/disk/verify"),
 )
 
 

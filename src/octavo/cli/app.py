@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from octavo.cli.bench.app import bench
+from octavo.cli.cache.app import cache
 from octavo.cli.chat import chat
 from octavo.cli.demo import demo
 from octavo.cli.eval_kv import eval_kv
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 for command in (chat, generate, serve, key, info, plan, eval_kv, pull, demo):
     app.command()(command)
+app.add_typer(cache)
 app.add_typer(bench)
 
 

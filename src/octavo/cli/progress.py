@@ -28,6 +28,13 @@ def token_progress(what: str) -> Iterator[Report]:
 
 
 @contextmanager
+def prompt_progress(what: str) -> Iterator[Report]:
+    """Show how far ``what`` has come, in prompts."""
+    with _progress(what, "{:,.0f} prompts", 1.0) as report:
+        yield report
+
+
+@contextmanager
 def run_progress(what: str) -> Iterator[Report]:
     """Show how far ``what`` has come, in runs of a measurement."""
     with _progress(what, "{:,.0f} runs", 1.0) as report:

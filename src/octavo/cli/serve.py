@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
     from octavo.async_engine import AsyncEngine
     from octavo.server.config import ServerConfig
+    from octavo.server.context import Context
     from octavo.server.keys import Key, KeyRing
+    from octavo.server.warming import WarmLine
 
 _INTERRUPTED = 130
 
@@ -139,6 +141,10 @@ def serve(
             metavar="SHARE", help="Share of the KV cache for what clients and named caches keep there. Default: 0.5."
         ),
     ] = None,
+    warm: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Beginnings of prompts to compute or load before requests are taken."),
+    ] = None,
     kv_memory: KVMemory = None,
     kv_dtype: KVDtype = None,
     kv_8bit_layers: KV8BitLayers = None,
@@ -199,7 +205,7 @@ def serve(
         threads=threads,
         isa=isa,
     )
-    _serve(model, engine, config, api_key_file, log_level, otel)
+    _serve(model, engine, config, api_key_file, log_level, otel, warm)
 
 
 def _serve(
@@ -209,6 +215,7 @@ def _serve(
     api_key_file: Path | None,
     log_level: str,
     otel: bool,
+    warm: Path | None,
 ) -> None:
     from octavo.async_engine import AsyncEngine
     from octavo.cli.starting import open_assembly
@@ -216,11 +223,13 @@ def _serve(
     from octavo.server.app import create_app
     from octavo.server.auth import check_bind
     from octavo.server.logs import check_level, configure
+    from octavo.server.warming import read_warm_file
 
     # What is wrong with all this is said before a model is loaded.
     check_level(log_level)
     keys = _key_ring(api_key_file, config.share_cache)
     check_bind(config.host, keys is not None, config.allow_anyone)
+    warm_lines = [] if warm is None else read_warm_file(warm)
     provider = tracing.open_provider(required=otel)
     with run.listen(config) as listener:
         engine = AsyncEngine.from_assembly(open_assembly(model, engine_options))
@@ -229,6 +238,8 @@ def _serve(
             spans = None if provider is None else tracing.Tracing(provider, name)
             app = create_app(engine, config, keys=keys, tracing=spans)
             configure(log_level)
+            if warm is not None:
+                _warm(app.state.octavo, warm, warm_lines)
             ended = run.serve(app, listener, lambda: _tell(run.url_of(listener), engine))
         finally:
             engine.shutdown()
@@ -236,6 +247,18 @@ def _serve(
                 provider.shutdown()
     if not ended:
         raise typer.Exit(_INTERRUPTED)
+
+
+def _warm(context: Context, file: Path, lines: list[WarmLine]) -> None:
+    import asyncio
+
+    from octavo.cli.progress import prompt_progress
+    from octavo.server.warming import warm_lines
+
+    with prompt_progress("warming") as report:
+        warmed = asyncio.run(warm_lines(context.service, file, lines, context.keys, report))
+    tokens, cached = sum(each.num_tokens for each in warmed), sum(each.num_cached_tokens for each in warmed)
+    print(f"octavo: warmed {len(lines):,} prompts of {tokens:,} tokens, {cached:,} of them found", file=sys.stderr)
 
 
 def _tell(url: str, engine: AsyncEngine) -> None:

@@ -19,7 +19,7 @@ from starlette.types import Scope
 
 from octavo.async_engine import AsyncEngine
 from octavo.errors import EngineDeadError, InvalidRequestError, shown
-from octavo.server import admin, cache_explain, cache_usage, health, models, named_caches, openapi
+from octavo.server import admin, cache_explain, cache_usage, disk_tier, health, models, named_caches, openapi
 from octavo.server.addresses import nothing_at
 from octavo.server.anthropic import messages
 from octavo.server.auth import Access
@@ -64,7 +64,7 @@ def create_app(
     """
     settings = ServerConfig() if config is None else config
     service = Service(engine, settings, clock=clock)
-    context = Context(engine, settings, service)
+    context = Context(engine, settings, service, keys)
     model = context.model_names[0]
     metrics = Metrics(engine, service.ledger, model, aliases=settings.vllm_metrics)
 
@@ -104,6 +104,7 @@ def create_app(
         models,
         health,
         admin,
+        disk_tier,
     ):
         app.include_router(part.router)
     for_admins = keys is not None and not settings.public_metrics

@@ -15,6 +15,7 @@ from octavo.errors import shown
 from octavo.server.calls import Call, call_of
 from octavo.server.config import ServerConfig
 from octavo.server.errors import ApiError, ErrorKind
+from octavo.server.keys import KeyRing
 from octavo.server.openai.responses_store import ResponseStore
 from octavo.server.service import Service
 
@@ -23,12 +24,13 @@ from octavo.server.service import Service
 class Context:
     """One server: its engine, its settings, its service, and the responses it keeps.
 
-    ``is_ending``: it was told to end; what was begun goes on.
+    ``keys``: who is let in; ``None``: everybody. ``is_ending``: it was told to end; what was begun goes on.
     """
 
     engine: AsyncEngine
     config: ServerConfig
     service: Service
+    keys: KeyRing | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     is_ending: bool = False
     responses: ResponseStore = field(init=False)

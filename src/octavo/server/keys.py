@@ -59,11 +59,9 @@ class KeyRing:
 
     def __init__(self, keys: Iterable[Key], secret: bytes, share_cache: Iterable[str] = ()) -> None:
         known = list(keys)
-        groups = _groups(share_cache, {key.tenant for key in known})
-        self._keys = [
-            (key.digest, Caller(key.tenant, cache_salt(secret, groups.get(key.tenant, key.tenant)), key.is_admin))
-            for key in known
-        ]
+        self._secret = secret
+        self._groups = _groups(share_cache, {key.tenant for key in known})
+        self._keys = [(key.digest, Caller(key.tenant, self.salt_of(key.tenant), key.is_admin)) for key in known]
         if not self._keys:
             raise ConfigError("there are no API keys, so nobody could be let in; make one with: octavo key TENANT")
         if len({digest for digest, _ in self._keys}) < len(self._keys):
@@ -76,6 +74,10 @@ class KeyRing:
             if hmac.compare_digest(known, digest):
                 found = caller
         return found
+
+    def salt_of(self, tenant: str) -> bytes:
+        """Under which salt this server caches blocks of a tenant, or of a group that is named by its tenants."""
+        return cache_salt(self._secret, self._groups.get(tenant, tenant))
 
 
 def cache_salt(secret: bytes, name: str) -> bytes:

@@ -94,15 +94,13 @@ _Tools = Annotated[
 ]
 
 
-class CreateBody(_Times):
-    """``POST /v1/caches``: a conversation's beginning, or a text's."""
+class BeginningBody(Body):
+    """A conversation's beginning, or a text's."""
 
-    model: str
     messages: Annotated[list[Message], Field(min_length=1)] | None = None
     system: Texts | None = None
     tools: _Tools | None = None
     prompt: Annotated[Words, Field(min_length=1)] | None = None
-    display_name: Annotated[Words, Field(max_length=128)] | None = None
 
     def content(self) -> Content:
         """What is to be kept.
@@ -148,6 +146,13 @@ class CreateBody(_Times):
         ours = [tool for tool in self.tools or [] if isinstance(tool, FunctionTool)]
         theirs = [tool for tool in self.tools or [] if isinstance(tool, Tool)]
         return functions(theirs) if theirs else template_tools(ours)
+
+
+class CreateBody(_Times, BeginningBody):
+    """``POST /v1/caches``."""
+
+    model: str
+    display_name: Annotated[Words, Field(max_length=128)] | None = None
 
 
 class UpdateBody(_Times):

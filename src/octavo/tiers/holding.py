@@ -10,13 +10,14 @@ from pathlib import Path
 
 from octavo.errors import ConfigError, TierInUseError
 
-_LOCK = "lock"
+LOCK = "lock"
+"""The file that says whose the folder is; there from its first use on."""
 
 
 def holder_of(folder: Path) -> dict[str, str]:
     """What the process that has ``folder`` left word of: see :func:`announce`. Empty: nothing."""
     try:
-        found = json.loads((folder / _LOCK).read_bytes() or b"{}")
+        found = json.loads((folder / LOCK).read_bytes() or b"{}")
     except (OSError, ValueError):
         return {}
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
@@ -28,7 +29,7 @@ def hold(folder: Path) -> int:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise ConfigError(f"others may enter {str(folder)!r}, and keys and values tell of prompts: chmod 700 it")
-        file = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ConfigError(f"{str(folder)!r} cannot be used as a disk tier: {error.strerror}") from error
     try:
