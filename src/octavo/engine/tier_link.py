@@ -14,7 +14,7 @@ from octavo.engine.request import Request, RequestStatus
 from octavo.engine.scheduler import Scheduler, SchedulerOutput
 from octavo.engine.stats import TierReport
 from octavo.kv.block import Block
-from octavo.kv.hashing import BlockHash
+from octavo.kv.hashing import BlockHash, hash_block
 from octavo.kv.hit import PrefixHit
 from octavo.kv.loading import LoadTarget, Offload
 from octavo.kv.manager import KVCacheManager
@@ -78,6 +78,22 @@ class TierLink(Offload):
         self._origins.move_to_end(root)
         if len(self._origins) > _MAX_ORIGINS:
             self._origins.popitem(last=False)
+
+    def in_other_formats(self, token_ids: Sequence[int], cache_salt: bytes) -> list[tuple[str, int]]:
+        """What the tier has of ``token_ids`` and this engine cannot use: the label of a model and KV format, and of how
+        many tokens, in whole blocks. Any thread may call it.
+        """
+        found = []
+        for origin, block_size in self.tier.foreign(tenant_digest(cache_salt)):
+            parent, num_tokens = BlockHash(origin.root), 0
+            while num_tokens + block_size <= len(token_ids):
+                parent = hash_block(parent, token_ids[num_tokens : num_tokens + block_size])
+                if not self._is_stored(parent, 0):
+                    break
+                num_tokens += block_size
+            if num_tokens:
+                found.append((origin.label, num_tokens))
+        return found
 
     def report(self) -> TierReport:
         return TierReport(self.tier.stats(), self.tier.gauges(), self.num_loaded_tokens)

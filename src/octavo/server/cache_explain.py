@@ -96,6 +96,7 @@ async def _explained(server: Context, call: Call, body: ExplainBody) -> dict[str
 
     caller = call.caller or Caller()
     told = await asyncio.to_thread(work)
+    told["causes"] += [_told(cause) for cause in await _other_formats(server, subject)]
     if caller.is_admin:
         told["causes"] += [_told(cause) for cause in await _others(server, subject)]
     about = {"request_id": None if body.request_id is None else record.request_id}
@@ -269,6 +270,25 @@ def _template(server: Context, record: Record) -> dict[str, Any] | None:
         return None
     stability = server.engine.assembly.prefix_stability(bool(record.request.tools))
     return {"prefix_stable": stability.is_stable, "why_not": stability.why_not}
+
+
+async def _other_formats(server: Context, subject: _Subject) -> list[Cause]:
+    """What the disk tier has of the prompt, computed by another model or kept in another format."""
+    link, record = server.engine.assembly.engine.tier, subject.record
+    if link is None or not record.reads:
+        return []
+    found = await asyncio.to_thread(link.in_other_formats, record.prompt.tolist(), record.salt)
+    return [
+        Cause(
+            "other_format",
+            subject.found,
+            held,
+            f"{held} tokens of this prompt are on the disk as {label}, which this server cannot use: it has another "
+            "model, KV format, block size or instruction set",
+        )
+        for label, held in found
+        if held > subject.found
+    ]
 
 
 async def _others(server: Context, subject: _Subject) -> list[Cause]:

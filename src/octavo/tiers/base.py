@@ -170,6 +170,9 @@ class Tier(Protocol):
         are not there, and not on their way.
         """
 
+    def foreign(self, tenant: bytes) -> list[tuple[Origin, int]]:
+        """Whose blocks of one tenant are there that this engine cannot use, and how many tokens each of them has."""
+
     def flush(self) -> None:
         """Wait until all that was completed is durable, or has failed."""
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from octavo.errors import ConfigError
-from octavo.tiers.base import BlockContent, BlockKey, Load, Result, Store, TierGauges, TierStats
+from octavo.tiers.base import BlockContent, BlockKey, Load, Origin, Result, Store, TierGauges, TierStats
 from octavo.tiers.contents import Place
 from octavo.tiers.folder import TierFolder
 from octavo.tiers.index import INDEX_BYTES, ROW_BYTES
@@ -126,6 +126,14 @@ class DiskTier:
             with self._mutex:
                 missing = [key for key in missing if key not in self._storing]
         return missing
+
+    def foreign(self, tenant: bytes) -> list[tuple[Origin, int]]:
+        found = {
+            block.origin.root: (block.origin, block.num_tokens)
+            for block in self.folder.blocks()
+            if block.origin.tenant == tenant and block.origin.model != self._model
+        }
+        return list(found.values())
 
     def flush(self) -> None:
         with self._mutex:

@@ -30,6 +30,7 @@ CauseKind: TypeAlias = Literal[
     "not_read",
     "too_short",
     "last_token",
+    "other_format",
     "other_tenant",
 ]
 
