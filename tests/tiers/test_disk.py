@@ -139,6 +139,19 @@ def test_what_cannot_be_read_just_now_is_there_later(folder, monkeypatch):
     tier.close()
 
 
+def test_what_nobody_expected_fails_one_block_and_the_threads_go_on(folder, monkeypatch):
+    tier = open_tier(folder)
+    monkeypatch.setattr(tier.folder, "read", lambda *_: 1 // 0)
+    monkeypatch.setattr(tier.folder, "write", lambda *_: 1 // 0)
+    assert names(load(tier, BLOCKS)) == ["FAILED"] * 12
+    store(tier, block(50))
+    assert (tier.stats().num_failed, tier.stats().num_damaged) == (13, 0)
+    monkeypatch.undo()
+    store(tier, block(50))
+    assert names(load(tier, [*BLOCKS, block(50)])) == ["HIT"] * 13
+    tier.close()
+
+
 STEPS: dict[str, tuple[str, str]] = {
     "the index is asked to forget": ("_index", "remove"),
     "the slot is written": ("_slabs", "write"),

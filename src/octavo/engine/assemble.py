@@ -189,7 +189,7 @@ def assemble(
     memory = plan(loaded.spec, config, free_memory=max(free_memory() - queued, 0))
     runner = _runner(loaded, memory, config)
     namespace = _namespace(loaded, config)
-    tier = open_tier(config, namespace, runner, memory, f"{source.name} {config.kv_format}")
+    tier = open_tier(config, namespace, runner, memory, f"{_short_name(source.name)} {config.kv_format}")
     engine = Engine(
         config,
         runner,
@@ -220,6 +220,11 @@ def assemble(
         disk=tier.summary,
     )
     return Assembly(engine, tokenizer, source.chat_template, summary, tier.disk)
+
+
+def _short_name(name: str) -> str:
+    """The last part of a path or hub id."""
+    return name.rstrip("/").rsplit("/", 1)[-1]
 
 
 def _check_weights_fit(source: ModelSource) -> None:

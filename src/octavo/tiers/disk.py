@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from octavo.errors import ConfigError
@@ -187,13 +188,22 @@ class DiskTier:
                 if load.num_begun == len(load.blocks):
                     self._loads.popleft()
                 cancelled = load.is_cancelled or self._ending
-            result = Result.FAILED if cancelled else self._read(*load.blocks[index])
+            result = Result.FAILED if cancelled else self._read_or_fail(*load.blocks[index])
             with self._mutex:
                 load.results[index] = result
                 load.num_pending -= 1
                 ended = load.num_pending == 0
             if ended:
                 load.done()
+
+    def _read_or_fail(self, content: BlockContent, target: memoryview) -> Result:
+        """Whatever went wrong: a request waits for the result."""
+        try:
+            return self._read(content, target)
+        except Exception:
+            _LOG.exception("a block could not be read from %s", self.folder.path)
+            self._count(num_failed=1)
+            return Result.FAILED
 
     def _read(self, content: BlockContent, target: memoryview) -> Result:
         began = time.perf_counter()
@@ -223,7 +233,8 @@ class DiskTier:
     # Writing -----------------------------------------------------------------------------------------
 
     def _write_all(self) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
+        with suppress(PermissionError):  # then it takes what it gets
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
         tidied = time.monotonic()
         while True:
             with self._mutex:
@@ -263,8 +274,9 @@ class DiskTier:
                 write_header(header, store.content, memoryview(store.memory))
                 self.folder.write(place, header, memoryview(store.memory))
             self.folder.commit(self._slot_bytes, [(store.content, place) for store, place in stored])
-        except OSError as error:
-            _LOG.warning("blocks cannot be written to %s: %s", self.folder.path, error.strerror or error)
+        except Exception as error:  # whatever it was: the queue goes on
+            reason = error.strerror or error if isinstance(error, OSError) else repr(error)
+            _LOG.warning("blocks cannot be written to %s: %s", self.folder.path, reason)
             self.folder.give_back(places)
             self._count(num_failed=len(batch))
             return 0
