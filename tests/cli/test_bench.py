@@ -13,7 +13,8 @@ import pytest
 
 from octavo import LLM, cli
 from octavo.cli import pictures
-from octavo.cli.bench import cache, disk, prefix, roofline, throughput
+from octavo.cli.bench import cache, disk, measure, prefix, roofline, throughput
+from octavo.cli.bench.measure import FirstToken
 from octavo.cli.bench.results import DISK_WAYS, CacheResult, DiskPoint, DiskResult
 from octavo.errors import OctavoError
 
@@ -146,7 +147,7 @@ def test_prefix_times_the_first_token_for_every_share_and_draws_it(tiny_model, t
 
 
 def test_prefix_fails_if_the_first_token_depends_on_the_share():
-    one, other = prefix._First(7, -1.0, 0, 0.1), prefix._First(7, -1.0000001, 10, 0.1)
+    one, other = FirstToken(7, -1.0, 0, 0.1), FirstToken(7, -1.0000001, 10, 0.1)
     prefix._check([one, one])
     with pytest.raises(OctavoError, match="the first token with 10 tokens cached"):
         prefix._check([one, other])
@@ -177,8 +178,8 @@ def test_disk_times_the_first_token_from_everywhere_and_leaves_nothing_behind(ti
 
 
 def test_disk_fails_if_the_first_token_depends_on_the_place(tiny_model, tmp_path, monkeypatch):
-    answers = iter([(7, -1.0, 0, 0.1), (7, -1.0, 39, 0.1), (7, -1.0000001, 32, 0.1), (7, -1.0, 32, 0.1)])
-    monkeypatch.setattr(disk, "_first_token", lambda llm, prompt: next(answers))
+    answers = (FirstToken(7, logprob, 0, 0.1) for logprob in (-1.0, -1.0, -1.0000001, -1.0))
+    monkeypatch.setattr(measure, "first_token", lambda llm, prompt: next(answers))
     with (
         LLM(tiny_model, kv_memory="4MiB", kv_disk=tmp_path / "kv") as llm,
         pytest.raises(OctavoError, match="depends on where the prompt was kept"),

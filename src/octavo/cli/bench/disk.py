@@ -115,6 +115,8 @@ def _measure(llm: LLM, lengths: list[int], repeats: int, folder: Path) -> DiskRe
 
 
 def _measure_prompt(llm: LLM, prompt: list[int], point: DiskPoint, folder: Path) -> None:
+    from octavo.cli.bench.measure import first_token
+
     firsts = set()
     for way in DISK_WAYS:
         if way == "computed":
@@ -124,25 +126,12 @@ def _measure_prompt(llm: LLM, prompt: list[int], point: DiskPoint, folder: Path)
             llm.reset_prefix_cache()
         if way == "disk, not in the page cache":
             _forget_pages(folder)
-        token, logprob, num_cached, took = _first_token(llm, prompt)
-        firsts.add((token, logprob))
-        point.seconds[way].append(took)
-        point.num_cached_tokens[way] = num_cached
+        first = first_token(llm, prompt)
+        firsts.add((first.token, first.logprob))
+        point.seconds[way].append(first.seconds)
+        point.num_cached_tokens[way] = first.num_cached_tokens
     if len(firsts) > 1:
         raise OctavoError(f"the first token of {len(prompt)} depends on where the prompt was kept: {sorted(firsts)}")
-
-
-def _first_token(llm: LLM, prompt: list[int]) -> tuple[int, float, int, float]:
-    """The first token, its log-probability, how many tokens were not computed for it, and the seconds until it came."""
-    from octavo.engine.sampling_params import SamplingParams
-
-    params = SamplingParams(temperature=0, max_tokens=1, logprobs=0, ignore_eos=True)
-    [output] = llm.generate(prompt, params, use_tqdm=False)
-    [answer] = output.outputs
-    [token] = answer.token_ids
-    assert answer.logprobs is not None and output.metrics.time_to_first_token is not None  # it has a first token
-    logprob = answer.logprobs[0][token].logprob
-    return token, logprob, output.num_cached_tokens, output.metrics.time_to_first_token
 
 
 def _forget_pages(folder: Path) -> None:

@@ -1,9 +1,10 @@
-"""What benchmarks measure with: prompts that share nothing, timed calls, and steps of decode."""
+"""What benchmarks measure with: prompts that share nothing, timed calls, first tokens, and steps of decode."""
 
 from __future__ import annotations
 
 import random
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,6 +45,30 @@ def seconds_per_step(llm: LLM, prompts: list[list[int]], tokens: int) -> float:
     """
     seconds(llm, prompts, 0)
     return (seconds(llm, prompts, tokens + 1) - seconds(llm, prompts, 1)) / tokens
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """The first token of an answer, how much of its prompt was not computed for it, and when it came."""
+
+    token: int
+    logprob: float
+    num_cached_tokens: int
+    seconds: float
+
+
+def first_token(llm: LLM, prompt: list[int]) -> FirstToken:
+    """Ask for one token, greedily. ``seconds`` are from the request's arrival."""
+    from octavo.engine.sampling_params import SamplingParams
+
+    params = SamplingParams(temperature=0, max_tokens=1, logprobs=0, ignore_eos=True)
+    [output] = llm.generate(prompt, params, use_tqdm=False)
+    [answer] = output.outputs
+    [token] = answer.token_ids
+    assert answer.logprobs is not None and output.metrics.time_to_first_token is not None  # it has a first token
+    return FirstToken(
+        token, answer.logprobs[0][token].logprob, output.num_cached_tokens, output.metrics.time_to_first_token
+    )
 
 
 def engine_in_words(llm: LLM | Assembly) -> str:

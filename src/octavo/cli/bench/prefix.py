@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,6 +26,7 @@ from octavo.cli.pictures import Output, draw_prefix, place_for_picture
 from octavo.errors import OctavoError
 
 if TYPE_CHECKING:
+    from octavo.cli.bench.measure import FirstToken
     from octavo.llm import LLM
 
 _PICTURE = "bench-prefix.png"
@@ -69,16 +69,6 @@ def prefix(
         draw_prefix(result, picture)
 
 
-@dataclass(frozen=True, slots=True)
-class _First:
-    """The first token of an answer, and when it came."""
-
-    token: int
-    logprob: float
-    num_cached_tokens: int
-    seconds: float
-
-
 def _measure(llm: LLM, prompt_tokens: int, repeats: int) -> PrefixResult:
     """Every share in turn, ``repeats`` times, each time with another prompt.
 
@@ -91,7 +81,7 @@ def _measure(llm: LLM, prompt_tokens: int, repeats: int) -> PrefixResult:
 
     rng = random.Random(0)
     seconds(llm, random_prompts(llm, rng, 1, prompt_tokens), 1)  # touches the weights
-    rounds: list[list[_First]] = []
+    rounds: list[list[FirstToken]] = []
     with run_progress("time to first token") as report:
         for _ in range(repeats):
             [prompt] = random_prompts(llm, rng, 1, prompt_tokens)
@@ -107,25 +97,17 @@ def _measure(llm: LLM, prompt_tokens: int, repeats: int) -> PrefixResult:
     return PrefixResult(engine_in_words(llm), prompt_tokens, points)
 
 
-def _first_token(llm: LLM, prompt: list[int], num_cached: int) -> _First:
+def _first_token(llm: LLM, prompt: list[int], num_cached: int) -> FirstToken:
     """Empty the cache, compute the first ``num_cached`` tokens of the prompt, and then ask."""
-    from octavo.cli.bench.measure import seconds
-    from octavo.engine.sampling_params import SamplingParams
+    from octavo.cli.bench.measure import first_token, seconds
 
     llm.reset_prefix_cache()
     if num_cached:
         seconds(llm, [prompt[:num_cached]], 0)
-    params = SamplingParams(temperature=0, max_tokens=1, logprobs=0, ignore_eos=True)
-    [output] = llm.generate(prompt, params, use_tqdm=False)
-    [answer] = output.outputs
-    [token] = answer.token_ids
-    assert answer.logprobs is not None and output.metrics.time_to_first_token is not None  # it has a first token
-    return _First(
-        token, answer.logprobs[0][token].logprob, output.num_cached_tokens, output.metrics.time_to_first_token
-    )
+    return first_token(llm, prompt)
 
 
-def _check(firsts: list[_First]) -> None:
+def _check(firsts: list[FirstToken]) -> None:
     for first in firsts:
         if (first.token, first.logprob) != (firsts[0].token, firsts[0].logprob):
             raise OctavoError(
