@@ -2,99 +2,91 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from exactness_lab import Ask, Lab, Run, small_lab
+from folder_damage import EXISTING, TO_SLABS, Damage
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from octavo.errors import TierInUseError
+from octavo.tiers.folder import TierFolder
+from octavo.tiers.verifying import verify
+
 PROMPTS = 8
-BYTES = 2 * 2**20
+INDEX = 2 * 2**20
+MODELS = [
+    ("gqa", "bf16"),
+    ("gqa", "int8"),
+    ("gqa", "int4"),
+    ("windowed", "int8:fp8"),
+    ("hybrid", "bf16"),
+    ("hybrid", "fp8"),
+    ("post-normed, half rotated", "int4-full"),
+    ("biased, one layer unrotated", "int4:bf16"),
+    ("soft-capped, two rotary bases", "bf16"),
+]
+"""Every codec, with windows and without, one layer group and several."""
 
 
 def prompt(lab: Lab, number: int) -> tuple[int, ...]:
     return lab.prompt(50, seed=number % 3) + lab.prompt(5 + 23 * number % 90, seed=number)
 
 
-def flip_bits(folder: Path, rng: random.Random) -> None:
-    for slab in folder.glob("*.slab"):
-        with slab.open("r+b") as file:
-            for _ in range(rng.randint(1, 20) if slab.stat().st_size else 0):
-                at = rng.randrange(slab.stat().st_size)
-                file.seek(at)
-                byte = file.read(1)
-                file.seek(at)
-                file.write(bytes([byte[0] ^ (1 << rng.randrange(8))]))
+class Moody:
+    """Calls of the disk that fail now and then, for the time being; and as they were before, afterwards."""
 
+    NAMES = ("preadv", "pwritev", "fdatasync", "posix_fallocate")
 
-def cut(folder: Path, rng: random.Random) -> None:
-    for path in folder.glob("*.slab"):
-        os.truncate(path, rng.randrange(path.stat().st_size + 1))
+    def __init__(self) -> None:
+        self._whole = {name: getattr(os, name) for name in self.NAMES}
 
+    def be(self, seed: int, share: float) -> None:
+        rng = random.Random(seed)
+        for name, call in self._whole.items():
 
-def delete(folder: Path, rng: random.Random) -> None:
-    rng.choice(sorted(folder.iterdir())).unlink()
+            def moody(*args: Any, call: Any = call) -> Any:
+                if rng.random() < share:
+                    raise OSError(rng.choice([errno.EIO, errno.ENOSPC]), "in no mood")
+                return call(*args)
 
+            setattr(os, name, moody)
 
-def garble_index(folder: Path, rng: random.Random) -> None:
-    path = folder / "index.sqlite"
-    data = bytearray(path.read_bytes())
-    for _ in range(rng.randint(1, 200)):
-        data[rng.randrange(len(data))] = rng.randrange(256)
-    path.write_bytes(data)
-
-
-def old_index(folder: Path, rng: random.Random) -> None:
-    """One of an earlier time: it says of slots what they held then."""
-    kept = folder.parent / "an old index"
-    path = folder / "index.sqlite"
-    if kept.exists():
-        path.write_bytes(kept.read_bytes())
-    else:
-        kept.write_bytes(path.read_bytes())
-
-
-def swap(folder: Path, rng: random.Random) -> None:
-    """Two records change places."""
-    for slab in folder.glob("*.slab"):
-        size = int(slab.name.partition("-")[0])
-        count = slab.stat().st_size // size
-        if not count:
-            continue
-        data = bytearray(slab.read_bytes())
-        one, other = (slice(n * size, (n + 1) * size) for n in rng.choices(range(count), k=2))
-        data[one], data[other] = data[other], data[one]
-        slab.write_bytes(data)
-
-
-DAMAGE: list[Callable[[Path, random.Random], None]] = [flip_bits, cut, delete, garble_index, old_index, swap]
+    def be_well(self) -> None:
+        for name, call in self._whole.items():
+            setattr(os, name, call)
 
 
 class AnyUse(RuleBasedStateMachine):
-    @initialize(
-        shape=st.sampled_from(["gqa", "windowed", "hybrid", "soft-capped, two rotary bases"]),
-        kv_dtype=st.sampled_from(["bf16", "int8", "int4"]),
-    )
-    def start(self, shape: str, kv_dtype: str) -> None:
+    """Two models share a folder; one at a time has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.disk = Moody()
+        self.run: Run | None = None
+
+    @initialize(models=st.lists(st.sampled_from(MODELS), min_size=2, max_size=2, unique=True))
+    def start(self, models: list[tuple[str, str]]) -> None:
         self.place = tempfile.TemporaryDirectory()
         self.folder = Path(self.place.name) / "kv"
-        self.shape, self.kv_dtype = shape, kv_dtype
-        self.seed, self.asks = 0, []
-        self.run: Run
-        self.open(300, 64, "bf16" if kv_dtype == "int4" else kv_dtype)
+        self.labs = [small_lab(shape, "generic", kv_dtype) for shape, kv_dtype in models]
+        self.seed = 0
+        self.asks: list[Ask] = []
+        self.open(0, 300, 64, "64MiB")
 
-    def open(self, slots: int, num_blocks: int, kv_dtype: str) -> None:
-        self.lab = small_lab(self.shape, "generic", kv_dtype)
-        self.run = self.lab.start(
-            kv_disk=self.folder, kv_disk_limit=BYTES + 65_536 + slots * 8_192, num_blocks=num_blocks
-        )
+    def open(self, which: int, slots: int, num_blocks: int, queue: str | int) -> None:
+        self.lab = self.labs[which]
+        limit = INDEX + 65_536 + slots * 8_192
+        self.run = self.lab.start(kv_disk=self.folder, kv_disk_limit=limit, kv_disk_queue=queue, num_blocks=num_blocks)
         assert self.run.engine.tier is not None
+        self.tier: Any = self.run.engine.tier.tier
         self.asks = []
 
     @rule(
@@ -124,62 +116,82 @@ class AnyUse(RuleBasedStateMachine):
     def reset(self) -> None:
         self.run.engine.reset_prefix_cache()
 
+    @rule()
+    def flush(self) -> None:
+        self.tier.flush()
+
+    @rule(what=st.sampled_from(["verify", "tidy", "clear", "pin", "unpin"]), share=st.sampled_from([0.3, 1.0]))
+    def manage(self, what: str, share: float) -> None:
+        folder: TierFolder = self.tier.folder
+        blocks = folder.blocks()
+        some = {block.key for block in blocks[: int(share * len(blocks))]}
+        if what == "verify":
+            verify(folder)
+        elif what == "tidy":
+            folder.tidy()
+        elif what == "clear":
+            try:
+                folder.clear(lambda block: block.key in some)
+            except OSError as error:
+                assert "in no mood" in str(error)
+        else:
+            folder.set_pinned(some, what == "pin")
+
+    @rule(seed=st.integers(0, 999), share=st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+    def the_disk_is_moody(self, seed: int, share: float) -> None:
+        self.disk.be(seed, share)
+
+    @rule(damage=st.sampled_from(TO_SLABS), seed=st.integers(0, 999))
+    def damage_under_its_feet(self, damage: Damage, seed: int) -> None:
+        damage(self.folder, random.Random(seed))
+
+    @rule()
+    def a_second_one_is_refused(self) -> None:
+        with pytest.raises(TierInUseError):
+            TierFolder(self.folder, limit=2**30)
+
     @rule(
+        which=st.integers(0, 1),
         slots=st.sampled_from([12, 60, 300]),
         num_blocks=st.sampled_from([40, 64, 120]),
-        other=st.booleans(),
-        damage=st.none() | st.sampled_from(DAMAGE),
+        queue=st.sampled_from([1, "100KiB", "64MiB"]),
+        damage=st.none() | st.sampled_from(EXISTING),
         seed=st.integers(0, 999),
     )
-    def restart(self, slots: int, num_blocks: int, other: bool, damage: object, seed: int) -> None:
+    def restart(
+        self, which: int, slots: int, num_blocks: int, queue: str | int, damage: Damage | None, seed: int
+    ) -> None:
         self.settle()
         self.run.engine.close()
-        if callable(damage):
+        if damage is not None:
             damage(self.folder, random.Random(seed))
-        kv_dtype = self.lab.kv_dtype
-        if other:
-            kv_dtype = "bf16" if kv_dtype != "bf16" else "int8"
-        self.open(slots, num_blocks, kv_dtype)
-
-    @rule(damage=st.sampled_from([flip_bits, cut, swap]), seed=st.integers(0, 999))
-    def damage_under_its_feet(self, damage: Callable[[Path, random.Random], None], seed: int) -> None:
-        damage(self.folder, random.Random(seed))
+        self.open(which, slots, num_blocks, queue)
 
     def settle(self) -> None:
         self.run.finish()
         self.lab.assert_exact(self.run, *self.asks)
-        self.run.engine.tier.tier.flush()
-        size = sum(path.stat().st_size for path in self.folder.iterdir())
-        assert size <= self.run.engine.config.kv_disk_limit_bytes
+        self.disk.be_well()
+        self.tier.flush()
+        threads = (self.tier._writer, *self.tier._readers)
+        assert all(thread.is_alive() for thread in threads), "none of its threads met what it did not expect"
 
     def teardown(self) -> None:
-        if not hasattr(self, "run"):
-            return  # it was not even begun
-        self.settle()
-        self.run.engine.close()
-        self.place.cleanup()
+        try:
+            if self.run is not None:
+                self.settle()
+                self.run.engine.close()
+        finally:
+            self.disk.be_well()
+            if hasattr(self, "place"):
+                self.place.cleanup()
 
 
 TestAnyUse = AnyUse.TestCase
 TestAnyUse.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_after_damage_of_any_kind_the_answers_are_those_of_a_cold_run_and_new_blocks_are_kept(tmp_path, damage):
-    lab, folder = small_lab("hybrid", "generic"), tmp_path / "kv"
-    asks = [Ask(seed, prompt(lab, seed)) for seed in range(PROMPTS)]
-    run = lab.start(kv_disk=folder).ask(*asks)
-    run.engine.close()
-    for round_ in range(4):
-        damage(folder, random.Random(round_))
-        run = lab.start(kv_disk=folder)
-        for ask in asks:
-            run.ask(ask)
-        lab.assert_exact(run, *asks)
-        run.engine.close()
-    run = lab.start(kv_disk=folder)
-    for ask in asks:
-        run.ask(ask)
-    lab.assert_exact(run, *asks)
-    assert sum(cached > 0 for cached in run.cached.values()) == PROMPTS
-    run.engine.close()
+@pytest.mark.soak
+def test_any_use_for_long() -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    run_state_machine_as_test(AnyUse, settings=settings(max_examples=2000, stateful_step_count=40, deadline=None))

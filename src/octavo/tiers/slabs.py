@@ -41,11 +41,17 @@ class Slabs:
         self._dirty: set[int] = set()
         self._slots: dict[int, int] = {}
         """Whole slots of each file."""
+        self._taken: set[int] = set()
+        """Numbers whose name something has that is no file, and none of ours."""
         for path in folder.iterdir():
             found = _NAME.fullmatch(path.name)
-            if found and int(found.group(1)) == slot_bytes:
-                whole = path.stat().st_size // slot_bytes
-                self._slots[int(found.group(2))] = min(whole, self._per_slab)
+            if not found or int(found.group(1)) != slot_bytes:
+                continue
+            if path.is_symlink() or not path.is_file():
+                self._taken.add(int(found.group(2)))
+                continue
+            whole = path.stat().st_size // slot_bytes
+            self._slots[int(found.group(2))] = min(whole, self._per_slab)
 
     @property
     def num_slots(self) -> int:
@@ -79,7 +85,8 @@ class Slabs:
         """
         number = next((n for n, count in self._slots.items() if count < self._per_slab), None)
         if number is None:
-            number = next(n for n in range(len(self._slots) + 1) if n not in self._slots)
+            used = self._slots.keys() | self._taken
+            number = next(n for n in range(len(used) + 1) if n not in used)
         within = self._slots.get(number, 0)
         file = self._file(number, create=True)
         os.posix_fallocate(file, within * self.slot_bytes, self.slot_bytes)
@@ -146,7 +153,7 @@ class Slabs:
         with self._opening:
             if number not in self._files:
                 is_new = create and not self._path(number).exists()
-                flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+                flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
                 self._files[number] = os.open(self._path(number), flags, 0o600)
                 if is_new:
                     sync_folder(self._folder)
