@@ -206,6 +206,21 @@ def test_a_few_places_in_a_long_conversation_cost_a_few_renders(
     assert rendered.ends(places) == ends and len(renders) <= 8, "they are remembered"
 
 
+def test_a_part_of_a_reply_ends_before_reasoning_that_is_told_while_nothing_follows(
+    byte_level: Any, templates: dict[str, str]
+) -> None:
+    parts = [{"type": "text", "text": text} for text in ("one ", "two ", "three")]
+    reply = {"role": "assistant", "content": parts, "reasoning_content": "Hm."}
+    asked = {"role": "user", "content": "Count!"}
+    chat = ChatTemplate(templates["tools_in_system"], byte_level.ours)
+    place = Place("message", 1, part=1)
+    long = chat.render([asked, reply, asked])
+    short = chat.render([asked, {**reply, "content": parts[:2]}], add_generation_prompt=False)
+    assert "Hm." in short.text and "Hm." not in long.text
+    end = long.ends([place])[0]
+    assert end and short.prompt_token_ids[:end] == long.prompt_token_ids[:end]
+
+
 def test_segment_of_a_token(byte_level: Any, templates: dict[str, str]) -> None:
     rendered = ChatTemplate(templates["chatml"], byte_level.ours).render(MESSAGES)
     for segment in rendered.segments():

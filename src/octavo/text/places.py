@@ -177,7 +177,15 @@ class PlaceFinder:
         longer = _longer(messages[spot.index], spot.number, self._letter)
         changed = [*messages[: spot.index], longer, *messages[spot.index + 1 :]]
         now = self._shared("longer", spot, changed, self._conversation.tools, whole=True)
-        return self._cut([now, self._next_turn(spot) if lasting or now is None else None])
+        # What came before a reply may be told, its reasoning, as long as nothing comes after it.
+        ends_there = lasting and messages[spot.index]["role"] == "assistant"
+        return self._cut(
+            [
+                now,
+                self._next_turn(spot) if lasting or now is None else None,
+                self._alone(spot) if ends_there else None,
+            ]
+        )
 
     def _is_shown(self, text: str, spot: _Spot) -> bool:
         """Whether the text of a message is inside what ends with that message."""
