@@ -78,6 +78,7 @@ class AnyUse(RuleBasedStateMachine):
         self.folder = Path(self.place.name) / "kv"
         self.labs = [small_lab(shape, "generic", kv_dtype) for shape, kv_dtype in models]
         self.seed = 0
+        self.is_sound = True
         self.asks: list[Ask] = []
         self.open(0, 300, 64, "64MiB")
 
@@ -144,6 +145,7 @@ class AnyUse(RuleBasedStateMachine):
     @rule(damage=st.sampled_from(TO_SLABS), seed=st.integers(0, 999))
     def damage_under_its_feet(self, damage: Damage, seed: int) -> None:
         damage(self.folder, random.Random(seed))
+        self.is_sound = False
 
     @rule()
     def a_second_one_is_refused(self) -> None:
@@ -165,6 +167,7 @@ class AnyUse(RuleBasedStateMachine):
         self.run.engine.close()
         if damage is not None:
             damage(self.folder, random.Random(seed))
+            self.is_sound = False
         self.open(which, slots, num_blocks, queue)
 
     def settle(self) -> None:
@@ -174,6 +177,10 @@ class AnyUse(RuleBasedStateMachine):
         self.tier.flush()
         threads = (self.tier._writer, *self.tier._readers)
         assert all(thread.is_alive() for thread in threads), "none of its threads met what it did not expect"
+        if self.is_sound:
+            assert self.tier.stats().num_damaged == 0, "a disk that is moody damages nothing"
+            size = sum(path.stat().st_size for path in self.folder.iterdir())
+            assert size <= self.run.engine.config.kv_disk_limit_bytes
 
     def teardown(self) -> None:
         try:

@@ -89,6 +89,25 @@ def test_a_change_that_fails_is_an_os_error_and_changes_nothing(tmp_path):
     assert index.read() == [row(0)]
 
 
+def test_damage_that_shows_only_in_a_change_costs_nothing(tmp_path):
+    path, rows = tmp_path / "index", [row(n) for n in range(5)]
+    index = SlotIndex(path)
+    index.add(rows)
+    index.close()
+    db = sqlite3.connect(path)
+    [(page,)] = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'slots'")
+    db.close()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096 + 1)  # where in the page there is room
+        file.write(b"\xff\xff")
+    index = SlotIndex(path, lambda: rows)
+    assert index.read() == rows
+    index.remove([rows[0].place])
+    index.add([row(5, model="another model")])
+    index.close()
+    assert SlotIndex(path).read() == [*rows[1:], row(5, model="another model")]
+
+
 def test_no_file_of_it_is_mapped_or_readable_by_others(tmp_path):
     index = SlotIndex(tmp_path / "index")
     index.add([row(n) for n in range(50)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from octavo.tiers.contents import Place, StoredBlock
@@ -14,7 +14,9 @@ from octavo.tiers.slabs import Slabs
 _LOG = logging.getLogger("octavo.tiers")
 
 
-def open_index(path: Path, slabs: Mapping[int, Slabs], now: float) -> tuple[SlotIndex, list[StoredBlock]]:
+def open_index(
+    path: Path, slabs: Mapping[int, Slabs], now: float, known: Callable[[], Iterable[StoredBlock]]
+) -> tuple[SlotIndex, list[StoredBlock]]:
     """The index in ``path``, and what it says there is, the block first that was not used for longest.
 
     One that cannot be read, or is not there, is made anew; nobody knows then when blocks were used, or which were
@@ -23,18 +25,19 @@ def open_index(path: Path, slabs: Mapping[int, Slabs], now: float) -> tuple[Slot
     Args:
         slabs: those of the folder, by the size of their slots.
         now: in seconds since 1970.
+        known: as :class:`SlotIndex` has it.
 
     Raises:
         OSError: it can be neither read nor made.
     """
     try:
-        index = SlotIndex(path)
+        index = SlotIndex(path, known)
         if not index.is_new:
             return index, index.read()
     except IndexDamagedError as error:
         _LOG.warning("the index in %s cannot be read and is made anew: %s", path.parent, error)
         remove_index(path)
-        index = SlotIndex(path)
+        index = SlotIndex(path, known)
     blocks = list(_blocks_by_header(slabs, now))
     index.add(blocks)
     return index, blocks

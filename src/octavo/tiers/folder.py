@@ -81,7 +81,7 @@ class TierFolder:
         self._lock_file = hold(folder)
         try:
             self._slabs = {size: Slabs(folder, size) for size in slot_sizes(folder)}
-            self._index, blocks = open_index(folder / _INDEX, self._slabs, clock())
+            self._index, blocks = open_index(folder / _INDEX, self._slabs, clock(), self.blocks)
             self._adopt(blocks)
             self._shrink_to_limit()
         except OSError as error:
@@ -384,10 +384,14 @@ class TierFolder:
         useless: list[Place] = []
         for block in blocks:
             size, slot = block.place
-            if size in self._slabs and slot in self._slabs[size] and block.key not in self._contents:
+            is_there = size in self._slabs and slot in self._slabs[size]
+            self.num_damaged += not is_there
+            if is_there and block.key not in self._contents:
                 self._contents.add(block)
             else:
                 useless.append(block.place)
+        if self.num_damaged:
+            _LOG.warning("%s has lost files, or ends of them, with %d blocks", self.path, self.num_damaged)
         self._index.remove(useless)
         taken = {block.place for block in self._contents}
         for size, slabs in self._slabs.items():

@@ -1,14 +1,16 @@
 """SlotIndex: which block is in which slot, in a SQLite file.
 
 A row is there only while its slot holds what the row says: it is deleted before the slot is written, and made when the
-bytes are on the disk. Whatever is lost of the index is a miss.
+bytes are on the disk. Whatever is lost of the index is a miss. Damage that shows only when a row is changed costs
+nothing: the process knows what the rows are to say.
 """
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +60,10 @@ _TRANSIENT = (
     *("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY"),
     *("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_NOMEM", "SQLITE_PERM"),
 )
+_PROOF = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CONSTRAINT_UNIQUE")
+"""What only a damaged index answers to a change."""
 _FILES = ("", "-wal", "-shm", "-journal")
+_LOG = logging.getLogger("octavo.tiers")
 
 
 class IndexDamagedError(Exception):
@@ -74,20 +79,29 @@ def remove_index(path: Path) -> None:
 class SlotIndex:
     """The index in ``path``, made if it is not there. This process has it alone. Any thread may use it.
 
+    Args:
+        known: what it is to say now, as far as it was read or added; asked for if it turns out to be damaged.
+
     Raises:
         IndexDamagedError: it cannot be read as one.
         OSError: it cannot be opened.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, path: Path, known: Callable[[], Iterable[StoredBlock]] = tuple) -> None:
+        self._path = path
+        self._known = known
+        self._lock = threading.RLock()
+        self._is_closed = False
         self.is_new = False
         """There was none, or an empty file."""
-        if not path.exists():
-            path.touch(0o600)
-        with path.open("r+b"):
+        self._open()
+
+    def _open(self) -> None:
+        if not self._path.exists():
+            self._path.touch(0o600)
+        with self._path.open("r+b"):
             pass  # sqlite3 would not say why not
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._db = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None)
         try:
             self._prepare()
             self._db.execute("DELETE FROM origins WHERE id NOT IN (SELECT origin FROM slots)")
@@ -158,62 +172,91 @@ class SlotIndex:
 
     def remove(self, places: Iterable[Place]) -> None:
         """Forget what is in slots. Durable when it returns. Raises OSError: it is not known to be."""
-        self._change("DELETE FROM slots WHERE slot_bytes = ? AND slot = ?", sorted(places))
+        self._change("DELETE FROM slots WHERE slot_bytes = ? AND slot = ?", lambda: sorted(places))
 
     def add(self, blocks: Iterable[StoredBlock]) -> None:
         """``blocks`` are on the disk. Raises as :meth:`remove`."""
         blocks = list(blocks)
-        with self._lock:
-            new = {block.origin.root: block.origin for block in blocks if block.origin.root not in self._origins}
-        self._change(
-            "INSERT OR IGNORE INTO origins (root, model, tenant, label) VALUES (?, ?, ?, ?)",
-            [(each.root, each.model, each.tenant, each.label) for each in new.values()],
-        )
-        if new:
-            with self._lock:
-                self._origins = dict(self._db.execute("SELECT root, id FROM origins"))
-        self._change(
-            "INSERT OR REPLACE INTO slots VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [
+        new = {block.origin.root: block.origin for block in blocks}
+
+        def rows() -> list[Any]:
+            origins = self._ids_of(new.values())
+            return [
                 (
                     *block.place,
                     *block.key,
-                    self._origins[block.origin.root],
+                    origins[block.origin.root],
                     block.parent_hash,
                     block.num_tokens,
                     block.used,
                     block.pinned,
                 )
                 for block in blocks
-            ],
-        )
+            ]
+
+        self._change("INSERT OR REPLACE INTO slots VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def update(self, blocks: Iterable[StoredBlock]) -> None:
         """Write down when blocks were used last, and whether they are pinned. Raises as :meth:`remove`."""
+        rows = [(block.used, block.pinned, *block.place, block.key.block_hash) for block in blocks]
         self._change(
-            "UPDATE slots SET used = ?, pinned = ? WHERE slot_bytes = ? AND slot = ? AND block_hash = ?",
-            [(block.used, block.pinned, *block.place, block.key.block_hash) for block in blocks],
+            "UPDATE slots SET used = ?, pinned = ? WHERE slot_bytes = ? AND slot = ? AND block_hash = ?", lambda: rows
         )
 
     def close(self) -> None:
         with self._lock:
+            self._is_closed = True
             self._db.close()
 
-    def _change(self, statement: str, values: list[Any]) -> None:
-        if not values:
-            return
+    def _ids_of(self, origins: Iterable[Origin]) -> dict[bytes, int]:
+        new = [each for each in origins if each.root not in self._origins]
+        if new:
+            self._execute(
+                "INSERT INTO origins (root, model, tenant, label) VALUES (?, ?, ?, ?)",
+                [(each.root, each.model, each.tenant, each.label) for each in new],
+            )
+            self._origins = dict(self._db.execute("SELECT root, id FROM origins"))
+        return self._origins
+
+    def _change(self, statement: str, rows: Callable[[], list[Any]]) -> None:
+        """Make one change. An index that is found damaged by it is made anew, once, of what is known to be there."""
         with self._lock:
             try:
-                self._db.execute("BEGIN IMMEDIATE")
                 try:
-                    self._db.executemany(statement, values)
-                    self._db.execute("COMMIT")
-                except BaseException:
-                    if self._db.in_transaction:
-                        self._db.execute("ROLLBACK")
-                    raise
-            except _DAMAGE as error:
+                    self._execute(statement, rows())
+                except (sqlite3.DatabaseError, KeyError) as error:
+                    if self._is_closed or not _shows_damage(error):
+                        raise
+                    _LOG.warning("the index in %s is damaged and is made anew: %s", self._path.parent, error)
+                    self._make_anew()
+                    self._execute(statement, rows())
+            except (*_DAMAGE, KeyError, IndexDamagedError) as error:
                 raise OSError(f"the index cannot be changed: {error}") from error
+
+    def _make_anew(self) -> None:
+        self._db.close()
+        remove_index(self._path)
+        self._open()
+        self.add(self._known())
+
+    def _execute(self, statement: str, rows: list[Any]) -> None:
+        """In one transaction."""
+        if not rows:
+            return
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.executemany(statement, rows)
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+
+def _shows_damage(error: Exception) -> bool:
+    """A row that is not there though it was made, and a connection that an earlier attempt closed, among them."""
+    name = getattr(error, "sqlite_errorname", "")
+    return isinstance(error, KeyError | sqlite3.ProgrammingError) or name.startswith(_PROOF)
 
 
 def _as_what_it_is(error: Exception) -> Exception:
