@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
@@ -31,7 +32,7 @@ from octavo.tiers.contents import Place, StoredBlock
 from octavo.tiers.folder import TierFolder
 from octavo.tiers.holding import holder_of
 from octavo.tiers.index import INDEX_BYTES, ROW_BYTES
-from octavo.tiers.record import slot_bytes
+from octavo.tiers.record import MAGIC, slot_bytes
 
 SLOT = slot_bytes(BLOCK_BYTES, BLOCK_SIZE)
 
@@ -227,6 +228,34 @@ def test_cleared_blocks_are_gone_from_the_files_too(tmp_path):
     tier.close()
 
 
+@pytest.mark.parametrize("went", ["expired", "damaged", "unwritten"])
+def test_clearing_overwrites_what_was_forgotten_before_too(tmp_path, went, monkeypatch):
+    now = [1000.0]
+    tier = open_tier(tmp_path / "kv", ttl=10, clock=lambda: now[0])
+    blocks = [block(n) for n in range(3)]
+    if went == "unwritten":
+        monkeypatch.setattr(os, "fdatasync", failing)
+    store(tier, *blocks)
+    monkeypatch.undo()
+    [slab] = slabs(tmp_path / "kv")
+    if went == "expired":
+        now[0] += 100
+        tier.folder.tidy()
+    elif went == "damaged":
+        for stored in tier.folder.blocks():
+            tier.folder.drop_damaged(stored, "somebody said so")
+    assert not len(tier.folder) and slab.read_bytes().count(MAGIC) == 3
+    assert tier.folder.clear() == 0
+    assert not any(slab.read_bytes())
+    store(tier, *blocks)
+    assert hits(tier, blocks) == [0, 1, 2] and len(tier.folder) == 3
+    tier.close()
+
+
+def failing(*_: object) -> None:
+    raise OSError(errno.EIO, "in no mood")
+
+
 @pytest.mark.parametrize("how", ["missing", "garbage", "empty", "another version"])
 def test_an_index_that_cannot_be_read_is_made_anew_from_the_slots(tmp_path, how):
     tier = open_tier(tmp_path / "kv")
@@ -281,6 +310,21 @@ def test_the_same_process_is_refused_too_until_it_lets_go(tmp_path):
         TierFolder(tmp_path / "kv", limit=ROOMY)
     folder.close()
     TierFolder(tmp_path / "kv", limit=ROOMY).close()
+
+
+def test_a_process_that_lets_go_does_so_for_children_that_it_forked(tmp_path):
+    folder = TierFolder(tmp_path / "kv", limit=ROOMY)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        os.read(reader, 1)
+        os._exit(0)
+    folder.close()
+    TierFolder(tmp_path / "kv", limit=ROOMY).close()
+    os.close(writer)
+    os.close(reader)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.parametrize("junk", [b"", b"no json", b"[1, 2]", json.dumps({"pid": 3}).encode()])

@@ -239,14 +239,10 @@ class TierFolder:
                 for stale in unused:
                     self._forget(stale)
                 self.num_expired += len(unused)
-            gone = list(self._gone)
             touched = [block for key in self._touched if (block := self._contents.get(key)) is not None]
             self._touched.clear()
         with self._filing:
-            self._index.remove(gone)
-            with self._mutex:
-                self._gone.difference_update(gone)
-            self._free_places(gone)
+            self._free_gone()
         self._index.update(touched)
 
     # Management --------------------------------------------------------------------------------------
@@ -266,7 +262,7 @@ class TierFolder:
         return len(found)
 
     def clear(self, chosen: Callable[[StoredBlock], bool] = lambda _: True) -> int:
-        """Forget blocks and overwrite what they held. Returns how many there were.
+        """Forget blocks, and overwrite what they and all that went before them held. Returns how many there were.
 
         Raises:
             OSError: not all could be; what is left of them is not found any more, but may be in the files.
@@ -274,17 +270,15 @@ class TierFolder:
         with self._mutex:
             blocks = [block for block in self._contents if chosen(block)]
             for block in blocks:
-                self._contents.remove(block.key)
+                self._forget(block)
         with self._filing:
-            places = [block.place for block in blocks]
-            self._index.remove(places)
-            for size, slot in places:
-                if slot in self._slabs[size]:
-                    self._slabs[size].erase(slot)
-            for slabs in self._slabs.values():
-                slabs.sync()
-            self._free_places(places)
             self._foreign_by_use.clear()
+            self._free_gone()
+            for size, slots in self._free.items():
+                for slot in slots:
+                    if not self._slabs[size].is_blank(slot):
+                        self._slabs[size].erase(slot)
+                self._slabs[size].sync()
         return len(blocks)
 
     def close(self) -> None:
@@ -304,6 +298,15 @@ class TierFolder:
         """Its row is still there: its slot is free once that is gone."""
         self._contents.remove(block.key)
         self._gone.add(block.place)
+
+    def _free_gone(self) -> None:
+        """Raises OSError: the index cannot be changed; they are gone still."""
+        with self._mutex:
+            gone = list(self._gone)
+        self._index.remove(gone)
+        with self._mutex:
+            self._gone.difference_update(gone)
+        self._free_places(gone)
 
     def _take_free_place(self, size: int) -> Place | None:
         """A slot that holds nothing: one that was given back, or a new one, for which foreign slabs may have to go."""

@@ -54,4 +54,5 @@ def announce(file: int, facts: dict[str, str]) -> None:
 def release(file: int) -> None:
     """Let others have the folder."""
     os.ftruncate(file, 0)
+    fcntl.flock(file, fcntl.LOCK_UN)  # a child that was forked meanwhile has the file, too
     os.close(file)

@@ -10,7 +10,7 @@ import re
 import threading
 from pathlib import Path
 
-from octavo.tiers.record import RecordError
+from octavo.tiers.record import MAGIC, RecordError
 
 SLAB_BYTES = 64 * 2**20
 """About the size of one file: so much room is made at once where blocks of another size have to go."""
@@ -115,6 +115,10 @@ class Slabs:
     def erase(self, slot: int) -> None:
         """Nothing of what a slot held is left. Raises as :meth:`write`."""
         self.write(slot, bytearray(), memoryview(bytes(self.slot_bytes)))
+
+    def is_blank(self, slot: int) -> bool:
+        """Whether a slot was erased, or never written. Raises as :meth:`read_start`."""
+        return not any(self.read_start(slot, len(MAGIC)))
 
     def read(self, slot: int, header: bytearray, data: memoryview) -> None:
         """Fill both from a slot.
