@@ -85,7 +85,9 @@ class AnyUse(RuleBasedStateMachine):
     def open(self, which: int, slots: int, num_blocks: int, queue: str | int) -> None:
         self.lab = self.labs[which]
         limit = INDEX + 65_536 + slots * 8_192
-        self.run = self.lab.start(kv_disk=self.folder, kv_disk_limit=limit, kv_disk_queue=queue, num_blocks=num_blocks)
+        self.run = self.lab.start(
+            kv_disk=self.folder, kv_disk_limit=limit, kv_disk_queue=queue, num_blocks=num_blocks, threads=1
+        )
         assert self.run.engine.tier is not None
         self.tier: Any = self.run.engine.tier.tier
         self.asks = []

@@ -28,7 +28,7 @@ def prompt(number: int) -> tuple[int, ...]:
 
 
 def start(folder: Path, **options: object) -> Run:
-    return lab().start(kv_disk=folder, num_blocks=80, **{"kv_disk_limit": LIMIT, **options})
+    return lab().start(kv_disk=folder, num_blocks=80, threads=1, **{"kv_disk_limit": LIMIT, **options})
 
 
 def main(folder: str, seed: str) -> None:
