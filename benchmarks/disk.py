@@ -3,9 +3,9 @@
     python -m benchmarks.disk [--model MODEL] [--repeats N] [--work DIR] [--write]
 
 - The first token of a prompt of 4,000 tokens: computed, from memory, from the disk with its pages in memory and not.
-- Decode and prefill of two engines in turns, one with a tier and one without. Ratios are of pairs of neighbours; beside
-  them stands the processor time that the tier's writing thread took, which repeats better than time does on a machine
-  that others share.
+- Decode and prefill of three engines in turns, one with a tier and two without, whose ratio is what chance makes of
+  equals. Ratios are of neighbours; beside them stands the processor time that the tier's writing thread took, which
+  repeats better than time does on a machine that others share.
 - The start on a folder of 10 GB: its slabs are sparse, for at a start rows are read and no blocks.
 
 ``--write`` appends to RESULTS.md.
@@ -60,27 +60,30 @@ def first_tokens(model: str, work: Path, repeats: int) -> list[str]:
 
 def costs(model: str, work: Path, repeats: int) -> list[str]:
     lines = [
-        "| beside a tier | without | with | with / without, median of pairs | processor time of writing |",
-        "|---|---|---|---|---|",
+        "| beside a tier | without | with | with / without | without / without | processor time of writing |",
+        "|---|---|---|---|---|---|",
     ]
     rng = random.Random(0)
     with (
         tempfile.TemporaryDirectory(dir=work) as folder,
         LLM(model, kv_memory="512MiB") as without,
         LLM(model, kv_memory="512MiB", kv_disk=folder) as tiered,
+        LLM(model, kv_memory="512MiB") as control,
     ):
+        engines = [without, tiered, control]
         for name, (count, length, tokens) in _LOADS.items():
-            times: dict[LLM, list[float]] = {without: [], tiered: []}
+            times: dict[LLM, list[float]] = {llm: [] for llm in engines}
             writing = _writing_seconds()
             for number in range(repeats + 1):
                 prompts = measure.random_prompts(without, rng, count, length)
-                for llm in (without, tiered) if number % 2 else (tiered, without):
+                for llm in (*engines[number % 3 :], *engines[: number % 3]):
                     times[llm].append(measure.seconds(llm, prompts, tokens))
                 tiered.flush_kv_disk()
             writing = (_writing_seconds() - writing) / sum(times[tiered])
-            off, on = times[without][1:], times[tiered][1:]
-            ratio = median([b / a for a, b in zip(off, on, strict=True)])
-            lines.append(f"| {name} | {median(off):.3f} s | {median(on):.3f} s | {ratio:.3f} | {writing:.1%} of one |")
+            off, on, other = (times[llm][1:] for llm in engines)
+            cost, chance = (median([b / a for a, b in zip(off, each, strict=True)]) for each in (on, other))
+            figures = f"{median(off):.3f} s | {median(on):.3f} s | {cost:.3f} | {chance:.3f} | {writing:.1%} of one"
+            lines.append(f"| {name} | {figures} |")
         assert tiered.engine.tier is not None
         stats = tiered.engine.tier.tier.stats()
     lines += [
