@@ -16,12 +16,13 @@ from octavo.engine.open_tier import OpenTier, open_tier
 def test_the_second_process_runs_without_a_tier_and_the_third_has_what_the_first_left(tmp_path):
     folder, lab = tmp_path / "kv", victim.lab()
     first = subprocess.Popen(
-        [sys.executable, victim.__file__, str(folder), "1"],
+        [sys.executable, victim.__file__, str(folder), "1", str(victim.TIGHT)],
         stdout=subprocess.PIPE,
         text=True,
     )
     try:
-        assert first.stdout is not None and first.stdout.readline() == "durable\n"
+        assert first.stdout is not None and first.stdout.readline() == "opening\n"
+        assert first.stdout.readline() == f"durable {victim.PINNED}\n"
         second = victim.start(folder)
         assert second.engine.tier is None
         ask = Ask(1, victim.prompt(victim.PINNED))
