@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
+from pathlib import Path
 
 import pytest
 
@@ -94,3 +96,135 @@ def test_where_no_file_can_be_made_nothing_is_added(tmp_path):
     with pytest.raises(OSError, match="No such file"):
         slabs.grow()
     assert slabs.num_slots == 0
+
+
+def test_few_files_are_kept_open_however_many_there_are(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_MAX_OPEN", 4)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    slabs = Slabs(tmp_path, SIZE)
+    written = {}
+    for index in range(60):
+        slot = slabs.grow()
+        written[slot] = write(slabs, slot, index)
+    slabs.sync()
+    assert {slot: read(slabs, slot) for slot in slabs.slots()} == written
+    assert len(list(Path("/proc/self/fd").iterdir())) == before + 4 + 1, "and the folder"
+    slabs.remove_slab(0)
+    slabs.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_file_that_is_gone_before_it_was_opened_is_damage_and_is_made_again_by_what_is_written(small, tmp_path):
+    slabs = Slabs(tmp_path, SIZE)
+    for index in range(3):
+        write(slabs, slabs.grow(), index)
+    slabs.close()
+    slabs = Slabs(tmp_path, SIZE)
+    (tmp_path / f"{SIZE}-0.slab").unlink()
+    with pytest.raises(RecordError, match="gone"):
+        read(slabs, 1)
+    assert slabs.is_blank(1)
+    written = write(slabs, 1, 77)
+    slabs.sync()
+    assert read(slabs, 1) == written and slabs.is_blank(0)
+    assert stat.S_IMODE((tmp_path / f"{SIZE}-0.slab").stat().st_mode) == 0o600
+
+
+def test_a_folder_that_took_the_name_of_ours_is_left_alone(small, tmp_path):
+    (tmp_path / "kv").mkdir()
+    slabs = Slabs(tmp_path / "kv", SIZE)
+    written = write(slabs, slabs.grow(), 1)
+    (tmp_path / "kv").rename(tmp_path / "moved")
+    (tmp_path / "kv").mkdir()
+    slabs.grow()
+    slabs.sync()
+    assert read(slabs, 0) == written
+    assert not list((tmp_path / "kv").iterdir())
+
+
+def test_bytes_in_no_slot_count_until_they_are_part_of_one(small, tmp_path):
+    slabs = Slabs(tmp_path, SIZE)
+    for _ in range(5):
+        slabs.grow()
+    os.truncate(tmp_path / f"{SIZE}-0.slab", 3 * SIZE + 999)
+    os.truncate(tmp_path / f"{SIZE}-1.slab", SIZE + 77)
+    again = Slabs(tmp_path, SIZE)
+    assert (again.num_slots, again.num_bytes) == (4, 4 * SIZE + 999 + 77)
+    again.grow()
+    assert again.num_bytes == 5 * SIZE + 999 == sum(path.stat().st_size for path in tmp_path.iterdir())
+    again.remove_slab(0)
+    assert again.num_bytes == 2 * SIZE
+
+
+@pytest.mark.parametrize("name", ["0-0.slab", f"0{SIZE}-0.slab", f"{SIZE}-00.slab", "4097-0.slab", "1-0.slab"])
+def test_names_that_no_slab_has_are_none(tmp_path, name):
+    (tmp_path / name).write_bytes(bytes(3 * SIZE))
+    assert [size for size in slot_sizes(tmp_path) if Slabs(tmp_path, size).num_slots] == []
+
+
+@pytest.fixture
+def slow_disk(monkeypatch):
+    """Waits in the middle of the first sync until it is told to go on; says when it is there, and how many began."""
+    under_way, go_on, began = threading.Event(), threading.Event(), []
+    fdatasync = os.fdatasync
+
+    def slow(file: int) -> None:
+        began.append(file)
+        under_way.set()
+        assert go_on.wait(30)
+        fdatasync(file)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    return under_way, go_on, began
+
+
+def test_who_syncs_while_another_does_waits_for_that(small, tmp_path, slow_disk):
+    """It may be for bytes of both."""
+    under_way, go_on, _ = slow_disk
+    slabs = Slabs(tmp_path, SIZE)
+    write(slabs, slabs.grow(), 1)
+    threads = [threading.Thread(target=slabs.sync) for _ in range(2)]
+    threads[0].start()
+    assert under_way.wait(30)
+    threads[1].start()
+    threads[1].join(0.05)
+    assert threads[1].is_alive()
+    go_on.set()
+    for thread in threads:
+        thread.join(30)
+
+
+def test_what_is_written_in_the_middle_of_a_sync_needs_another_one(small, tmp_path, slow_disk):
+    under_way, go_on, began = slow_disk
+    slabs = Slabs(tmp_path, SIZE)
+    slots = [slabs.grow(), slabs.grow()]
+    other = threading.Thread(target=slabs.sync)
+    other.start()
+    assert under_way.wait(30)
+    write(slabs, slots[1], 2)
+    go_on.set()
+    other.join(30)
+    before = len(began)
+    slabs.sync()
+    assert (before, len(began)) in ((1, 2), (2, 2)), "by this one or, as it was still at it, by the other"
+    slabs.sync()
+    assert len(began) == 2
+
+
+def test_what_could_not_be_made_durable_is_tried_again(small, tmp_path, monkeypatch):
+    slabs = Slabs(tmp_path, SIZE)
+    write(slabs, slabs.grow(), 1)
+    fdatasync, tried = os.fdatasync, []
+
+    def broken(file: int) -> None:
+        tried.append(file)
+        if len(tried) == 1:
+            raise OSError(5, "in no mood")
+        fdatasync(file)
+
+    monkeypatch.setattr(os, "fdatasync", broken)
+    with pytest.raises(OSError, match="in no mood"):
+        slabs.sync()
+    slabs.sync()
+    slabs.sync()
+    assert len(tried) == 2

@@ -8,18 +8,28 @@ from __future__ import annotations
 import os
 import re
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from octavo.tiers.record import MAGIC, RecordError
+from octavo.tiers.record import ALIGNMENT, MAGIC, RecordError
 
 SLAB_BYTES = 64 * 2**20
-"""About the size of one file: so much room is made at once where blocks of another size have to go."""
-_NAME = re.compile(r"([0-9]{1,15})-([0-9]{1,9})\.slab")
+"""About the size of one file: so much room is made at once where blocks of another size have to go. It says in which
+file a slot is: with another value, what is in a folder is not found.
+"""
+_MAX_OPEN = 128
+"""Files that are kept open. Others are opened for each use: a process may often open a thousand and no more, and a
+server needs some for those who ask it.
+"""
+_NAMES = -1
+_NAME = re.compile(r"([1-9][0-9]{3,14})-(0|[1-9][0-9]{0,8})\.slab")
 
 
 def slot_sizes(folder: Path) -> list[int]:
     """The sizes of slots, in bytes, that there are slabs of in ``folder``."""
-    return sorted({int(found.group(1)) for path in folder.iterdir() if (found := _NAME.fullmatch(path.name))})
+    found = {int(name.group(1)) for path in folder.iterdir() if (name := _NAME.fullmatch(path.name))}
+    return sorted(size for size in found if size % ALIGNMENT == 0)
 
 
 class Slabs:
@@ -36,11 +46,17 @@ class Slabs:
         self.slot_bytes = slot_bytes
         self._folder = folder
         self._per_slab = max(1, SLAB_BYTES // slot_bytes)
+        # By this, files are those of this very folder, whatever has its name by now.
+        self._folder_file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._files: dict[int, int] = {}
         self._opening = threading.Lock()
+        self._syncing = threading.Lock()
         self._dirty: set[int] = set()
+        """Files with bytes, and ``_NAMES`` for names, that may not be on the disk yet."""
         self._slots: dict[int, int] = {}
         """Whole slots of each file."""
+        self._rests: dict[int, int] = {}
+        """Bytes of files that are in none of our slots."""
         self._taken: set[int] = set()
         """Numbers whose name something has that is no file, and none of ours."""
         for path in folder.iterdir():
@@ -50,8 +66,9 @@ class Slabs:
             if path.is_symlink() or not path.is_file():
                 self._taken.add(int(found.group(2)))
                 continue
-            whole = path.stat().st_size // slot_bytes
-            self._slots[int(found.group(2))] = min(whole, self._per_slab)
+            number, size = int(found.group(2)), path.stat().st_size
+            self._slots[number] = min(size // slot_bytes, self._per_slab)
+            self._rests[number] = size - self._slots[number] * slot_bytes
 
     @property
     def num_slots(self) -> int:
@@ -60,13 +77,17 @@ class Slabs:
     @property
     def num_bytes(self) -> int:
         """Of all files."""
-        return self.num_slots * self.slot_bytes
+        return self.num_slots * self.slot_bytes + sum(self._rests.values())
 
     def slots(self) -> list[int]:
         """The numbers of all slots there are."""
         return [
             number * self._per_slab + within for number, count in sorted(self._slots.items()) for within in range(count)
         ]
+
+    def numbers(self) -> list[int]:
+        """Of all files."""
+        return sorted(self._slots)
 
     def __contains__(self, slot: int) -> bool:
         number, within = divmod(slot, self._per_slab)
@@ -88,27 +109,30 @@ class Slabs:
             used = self._slots.keys() | self._taken
             number = next(n for n in range(len(used) + 1) if n not in used)
         within = self._slots.get(number, 0)
-        file = self._file(number, create=True)
-        os.posix_fallocate(file, within * self.slot_bytes, self.slot_bytes)
-        self._slots[number] = within + 1
+        with self._opened(number, create=True) as file:
+            os.posix_fallocate(file, within * self.slot_bytes, self.slot_bytes)
         self._dirty.add(number)
+        self._slots[number] = within + 1
+        self._rests[number] = 0
         return number * self._per_slab + within
 
     def remove_slab(self, number: int) -> None:
         """Delete a file with all slots in it. Raises OSError: it cannot be."""
-        file = self._files.pop(number, None)
-        if file is not None:
-            os.close(file)
+        with suppress(FileNotFoundError):
+            os.unlink(self._name(number), dir_fd=self._folder_file)
+        if number in self._files:
+            os.close(self._files.pop(number))
         self._dirty.discard(number)
-        self._path(number).unlink(missing_ok=True)
         self._slots.pop(number, None)
+        self._rests.pop(number, None)
 
     def write(self, slot: int, header: bytearray, data: memoryview) -> None:
         """Raises OSError: it could not be written, or not all of it."""
-        file, offset = self._place(slot)
+        number, offset = self._place(slot)
         wanted = len(header) + len(data)
-        written = os.pwritev(file, [header, data], offset)
-        self._dirty.add(slot // self._per_slab)
+        with self._opened(number, create=True) as file:
+            written = os.pwritev(file, [header, data], offset)
+        self._dirty.add(number)
         if written != wanted:
             raise OSError(f"wrote {written} bytes of {wanted}")
 
@@ -125,54 +149,86 @@ class Slabs:
 
         Raises:
             OSError: it cannot be read now.
-            RecordError: the file ends before it does.
+            RecordError: the file ends before it does, or is gone.
         """
-        file, offset = self._place(slot)
+        number, offset = self._place(slot)
         wanted = len(header) + len(data)
-        found = os.preadv(file, [header, data], offset)
+        try:
+            with self._opened(number) as file:
+                found = os.preadv(file, [header, data], offset)
+        except FileNotFoundError as error:
+            raise RecordError("its file is gone") from error
         if found != wanted:
             raise RecordError(f"{found} bytes of {wanted} are there")
 
     def read_start(self, slot: int, size: int) -> bytes:
         """The first bytes of a slot. Raises OSError as :meth:`read`; there may be fewer."""
-        file, offset = self._place(slot)
-        return os.pread(file, min(size, self.slot_bytes), offset)
+        number, offset = self._place(slot)
+        try:
+            with self._opened(number) as file:
+                return os.pread(file, min(size, self.slot_bytes), offset)
+        except FileNotFoundError:
+            return b""
 
     def sync(self) -> None:
-        """Wait until all that was written is on the disk. Raises OSError: it is not known to be."""
-        while self._dirty:
-            number = next(iter(self._dirty))
-            os.fdatasync(self._file(number))
-            self._dirty.discard(number)
+        """Wait until all that was written is on the disk. Raises OSError: it is not known to be.
+
+        Who waits here while another one does waits for that as well: it may be for the same bytes.
+        """
+        with self._syncing:
+            while self._dirty:
+                number = self._dirty.pop()  # before, as what is written from now on may come too late for this
+                try:
+                    self._sync(number)
+                except FileNotFoundError:
+                    raise  # what was written is gone with it, and nothing to wait for
+                except OSError:
+                    self._dirty.add(number)
+                    raise
 
     def close(self) -> None:
-        for file in self._files.values():
+        for file in (*self._files.values(), self._folder_file):
             os.close(file)
         self._files.clear()
+        self._folder_file = -1
 
-    def _path(self, number: int) -> Path:
-        return self._folder / f"{self.slot_bytes}-{number}.slab"
+    def _sync(self, number: int) -> None:
+        if number == _NAMES:
+            os.fsync(self._folder_file)
+        else:
+            with self._opened(number) as file:
+                os.fdatasync(file)
 
-    def _file(self, number: int, *, create: bool = False) -> int:
+    def _name(self, number: int) -> str:
+        return f"{self.slot_bytes}-{number}.slab"
+
+    @contextmanager
+    def _opened(self, number: int, *, create: bool = False) -> Iterator[int]:
         with self._opening:
-            if number not in self._files:
-                is_new = create and not self._path(number).exists()
-                flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
-                self._files[number] = os.open(self._path(number), flags, 0o600)
-                if is_new:
-                    sync_folder(self._folder)
-            return self._files[number]
+            file = self._files.get(number)
+            if file is None:
+                file = self._open(number, create=create)
+                if len(self._files) < _MAX_OPEN:
+                    self._files[number] = file
+            is_kept = number in self._files
+        try:
+            yield file
+        finally:
+            if not is_kept:
+                os.close(file)
+
+    def _open(self, number: int, *, create: bool) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            return os.open(self._name(number), flags, dir_fd=self._folder_file)
+        except FileNotFoundError:
+            if not create:
+                raise
+        file = os.open(self._name(number), flags | os.O_CREAT, 0o600, dir_fd=self._folder_file)
+        self._dirty.add(_NAMES)
+        return file
 
     def _place(self, slot: int) -> tuple[int, int]:
-        """The file of a slot, and where it begins there."""
+        """The file of a slot, by its number, and where it begins there."""
         number, within = divmod(slot, self._per_slab)
-        return self._file(number), within * self.slot_bytes
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until the names of new files are on the disk. Raises OSError: they are not known to be."""
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
+        return number, within * self.slot_bytes
