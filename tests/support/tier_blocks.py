@@ -74,3 +74,15 @@ def load(tier: DiskTier, contents: Sequence[BlockContent]) -> list[Result]:
 
 def slabs(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.slab"))
+
+
+def check_slots(tier: DiskTier) -> None:
+    """Every slot is one block's, or free, or about to be."""
+    folder = tier.folder
+    folder.tidy()
+    taken = [each.place for each in folder.blocks()]
+    free = [(size, slot) for size, slots in folder._free.items() for slot in slots]
+    assert len(set(taken)) == len(taken) and not set(taken) & set(free) and not folder._gone
+    there = [(size, slot) for size, each in folder._slabs.items() for slot in each.slots()]
+    assert {*map(tuple, taken), *free} == set(there)
+    assert {each.place for each in folder._index.read()} == set(taken)

@@ -70,7 +70,8 @@ class AnyOrder(RuleBasedStateMachine):
     def what_was_not_used_for_longest_goes_first_and_what_is_pinned_never(self) -> None:
         for size in SIZES:
             free = [block for block in self.model if block.place.slot_bytes == size and not block.pinned]
-            assert self.contents.least_recent(size) is (free[0] if free else None)
+            for count in (0, 1, 3):
+                assert self.contents.least_recent(size, count) == free[:count]
 
 
 TestAnyOrder = AnyOrder.TestCase

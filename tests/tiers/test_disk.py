@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tier_blocks import BLOCK_BYTES, BLOCK_SIZE, block, data_of, load, open_tier, origin, slabs, store
+from tier_blocks import BLOCK_BYTES, BLOCK_SIZE, block, check_slots, data_of, load, open_tier, origin, slabs, store
 
 from octavo.tiers.base import Result
 from octavo.tiers.disk import DiskTier
@@ -437,15 +437,3 @@ def test_threads_of_all_kinds_at_once_get_right_bytes_or_none(tmp_path):
     assert tier.stats().num_damaged == tier.stats().num_failed == 0 and tier.stats().num_loaded > 0
     check_slots(tier)
     tier.close()
-
-
-def check_slots(tier: DiskTier) -> None:
-    """Every slot is one block's, or free, or about to be."""
-    folder = tier.folder
-    folder.tidy()
-    taken = [each.place for each in folder.blocks()]
-    free = [(size, slot) for size, slots in folder._free.items() for slot in slots]
-    assert len(set(taken)) == len(taken) and not set(taken) & set(free) and not folder._gone
-    there = [(size, slot) for size, each in folder._slabs.items() for slot in each.slots()]
-    assert sorted(map(tuple, taken)) + sorted(free) and set(map(tuple, taken)) | set(free) == set(there)
-    assert {each.place for each in folder._index.read()} == set(taken)

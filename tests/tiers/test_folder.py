@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 from tier_blocks import (
@@ -325,6 +326,73 @@ def test_a_process_that_lets_go_does_so_for_children_that_it_forked(tmp_path):
     os.close(writer)
     os.close(reader)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_closing_twice_is_harmless_and_whatever_an_opening_ends_with_lets_the_folder_go(tmp_path, monkeypatch):
+    folder = TierFolder(tmp_path / "kv", limit=ROOMY)
+    folder.close()
+    other = TierFolder(tmp_path / "kv", limit=ROOMY)
+    other.announce({})
+    folder.close()
+    assert holder_of(tmp_path / "kv") == {"pid": str(os.getpid())}
+    other.close()
+    before = open_files()
+    for name in ("_adopt", "_shrink_to_limit"):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(TierFolder, name, interrupted)
+            TierFolder(tmp_path / "kv", limit=ROOMY)
+    assert open_files() == before
+    TierFolder(tmp_path / "kv", limit=ROOMY).close()
+
+
+def open_files() -> list[str]:
+    return sorted(str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.exists())
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_what_a_wrong_clock_wrote_down_expires_as_if_it_were_used_now(tmp_path):
+    tier = open_tier(tmp_path / "kv", clock=lambda: 4e9)
+    store(tier, block(0))
+    tier.close()
+    now = [1000.0]
+    tier = open_tier(tmp_path / "kv", ttl=60.0, clock=lambda: now[0])
+    store(tier, block(1))
+    now[0] += 61
+    tier.folder.tidy()
+    assert len(tier.folder) == 0
+    tier.close()
+
+
+def test_parts_of_slots_count_as_well(tmp_path, monkeypatch):
+    monkeypatch.setattr(slabs_module, "SLAB_BYTES", 2 * SLOT)
+    tier = open_tier(tmp_path / "kv")
+    store(tier, *(block(n) for n in range(6)))
+    tier.close()
+    for path in slabs(tmp_path / "kv"):
+        os.truncate(path, 2 * SLOT - 1)
+    room = limit_for(5)
+    tier = open_tier(tmp_path / "kv", limit=room)
+    assert tier.gauges().num_blocks == 2, "three slots and almost three more are more than five"
+    store(tier, *(block(n, "more") for n in range(9)))
+    assert sum(path.stat().st_size for path in slabs(tmp_path / "kv")) <= 5 * SLOT
+    tier.close()
+
+
+def test_an_index_is_made_anew_again_where_the_process_died_over_it(tmp_path, monkeypatch):
+    tier = open_tier(tmp_path / "kv")
+    blocks = [block(n) for n in range(5)]
+    store(tier, *blocks)
+    tier.close()
+    (tmp_path / "kv" / "index.sqlite").unlink()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("octavo.tiers.adoption.read_header", interrupted)
+        open_tier(tmp_path / "kv")
+    tier = open_tier(tmp_path / "kv")
+    assert hits(tier, blocks) == [0, 1, 2, 3, 4]
+    tier.close()
 
 
 @pytest.mark.parametrize("junk", [b"", b"no json", b"[1, 2]", json.dumps({"pid": 3}).encode()])

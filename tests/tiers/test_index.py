@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,45 @@ def test_no_file_of_it_is_mapped_or_readable_by_others(tmp_path):
     assert str(tmp_path) not in maps
     assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir())
     assert not (tmp_path / "index-shm").exists()
+
+
+def test_an_index_that_a_process_died_over_before_it_was_filled_is_made_anew(tmp_path):
+    def dies():
+        yield row(0)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        SlotIndex(tmp_path / "index", dies)
+    with pytest.raises(IndexDamagedError, match="never filled"):
+        SlotIndex(tmp_path / "index")
+    remove_index(tmp_path / "index")
+    assert SlotIndex(tmp_path / "index", lambda: [row(0), row(1)]).read() == [row(0), row(1)]
+
+
+def test_a_wrong_owner_in_one_row_is_nobody_elses(tmp_path):
+    """As a damaged header may say when an index is made anew from them."""
+    index = SlotIndex(tmp_path / "index")
+    rows = [row(0), row(1)]
+    rows[0].origin = replace(rows[0].origin, tenant=b"\xff" * 32)
+    index.add(rows)
+    index.close()
+    assert SlotIndex(tmp_path / "index").read() == rows
+
+
+def test_an_index_that_is_damaged_however_often_it_is_made_anew_is_an_os_error(tmp_path, monkeypatch):
+    index = SlotIndex(tmp_path / "index")
+    index.add([row(0)])
+    opened = sqlite3.connect
+
+    def damaged(*given, **options):
+        (tmp_path / "index").write_bytes(b"no database" * 1000)
+        return opened(*given, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", damaged)
+    index._db.close()
+    with pytest.raises(OSError, match="cannot be changed"):
+        index.add([row(1)])
+    monkeypatch.undo()
+    index.add([row(1)])
+    index.close()
+    assert SlotIndex(tmp_path / "index").read() == [row(1)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from octavo.tiers.contents import Place, StoredBlock
@@ -14,9 +16,7 @@ from octavo.tiers.slabs import Slabs
 _LOG = logging.getLogger("octavo.tiers")
 
 
-def open_index(
-    path: Path, slabs: Mapping[int, Slabs], now: float, known: Callable[[], Iterable[StoredBlock]]
-) -> tuple[SlotIndex, list[StoredBlock]]:
+def open_index(path: Path, slabs: Mapping[int, Slabs], now: float) -> tuple[SlotIndex, list[StoredBlock]]:
     """The index in ``path``, and what it says there is, the block first that was not used for longest.
 
     One that cannot be read, or is not there, is made anew; nobody knows then when blocks were used, or which were
@@ -25,22 +25,44 @@ def open_index(
     Args:
         slabs: those of the folder, by the size of their slots.
         now: in seconds since 1970.
-        known: as :class:`SlotIndex` has it.
 
     Raises:
         OSError: it can be neither read nor made.
     """
+
+    def known() -> Iterator[StoredBlock]:
+        return _blocks_by_header(slabs, now)
+
     try:
-        index = SlotIndex(path, known)
-        if not index.is_new:
-            return index, index.read()
+        return _read(path, known)
     except IndexDamagedError as error:
         _LOG.warning("the index in %s cannot be read and is made anew: %s", path.parent, error)
         remove_index(path)
-        index = SlotIndex(path, known)
-    blocks = list(_blocks_by_header(slabs, now))
-    index.add(blocks)
-    return index, blocks
+    try:
+        return _read(path, known)
+    except IndexDamagedError as error:
+        raise OSError(f"its index was made anew and cannot be read: {error}") from error
+
+
+@contextmanager
+def nothing_collected() -> Iterator[None]:
+    """Where many objects are made that stay: to look for garbage among them, again and again, takes as long as that."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _read(path: Path, known: Callable[[], Iterable[StoredBlock]]) -> tuple[SlotIndex, list[StoredBlock]]:
+    index = SlotIndex(path, known)
+    try:
+        return index, index.read()
+    except BaseException:
+        index.close()
+        raise
 
 
 def _blocks_by_header(slabs: Mapping[int, Slabs], now: float) -> Iterator[StoredBlock]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from octavo.tiers.base import BlockKey, Origin
@@ -42,7 +43,7 @@ class Contents:
 
     def __init__(self) -> None:
         self._blocks: dict[BlockKey, StoredBlock] = {}
-        self._by_use: dict[int, OrderedDict[BlockKey, StoredBlock]] = {}
+        self._by_use: defaultdict[int, OrderedDict[BlockKey, StoredBlock]] = defaultdict(OrderedDict)
         self._of_model: Counter[bytes] = Counter()
 
     def __len__(self) -> int:
@@ -59,17 +60,18 @@ class Contents:
 
     def add(self, block: StoredBlock) -> None:
         """Mutates: ``block`` is the one that is found, and used last."""
-        self.remove(block.key)
+        if block.key in self._blocks:
+            self.remove(block.key)
         self._blocks[block.key] = block
         self._of_model[block.origin.model] += 1
         if not block.pinned:
-            self._order(block)[block.key] = block
+            self._by_use[block.place.slot_bytes][block.key] = block
 
     def remove(self, key: BlockKey) -> StoredBlock | None:
         """Mutates: the block is not found any more. Returns it, if there was one."""
         block = self._blocks.pop(key, None)
         if block is not None:
-            self._order(block).pop(key, None)
+            self._by_use[block.place.slot_bytes].pop(key, None)
             self._of_model[block.origin.model] -= 1
         return block
 
@@ -79,7 +81,7 @@ class Contents:
         if block is not None:
             block.used = now
             if not block.pinned:
-                self._order(block).move_to_end(key)
+                self._by_use[block.place.slot_bytes].move_to_end(key)
         return block
 
     def set_pinned(self, key: BlockKey, pinned: bool) -> None:
@@ -89,9 +91,9 @@ class Contents:
             block.pinned = pinned
             self.add(block)
 
-    def least_recent(self, slot_bytes: int) -> StoredBlock | None:
-        """Of one size, what was not used for longest and is not pinned."""
-        return next(iter(self._by_use.get(slot_bytes, {}).values()), None)
+    def least_recent(self, slot_bytes: int, count: int) -> list[StoredBlock]:
+        """Of one size, what was not used for longest and is not pinned: so many, or all there are."""
+        return list(islice(self._by_use[slot_bytes].values(), count))
 
     def unused_since(self, when: float) -> list[StoredBlock]:
         """What is not pinned and was not used since then."""
@@ -103,9 +105,6 @@ class Contents:
                 found.append(block)
         return found
 
-    def of_size(self, slot_bytes: int) -> Iterable[StoredBlock]:
-        return [block for block in self if block.place.slot_bytes == slot_bytes]
-
     def num_of(self, model: bytes) -> int:
         """How many are of one model and format."""
         return self._of_model[model]
@@ -113,6 +112,3 @@ class Contents:
     @property
     def num_pinned(self) -> int:
         return len(self._blocks) - sum(map(len, self._by_use.values()))
-
-    def _order(self, block: StoredBlock) -> OrderedDict[BlockKey, StoredBlock]:
-        return self._by_use.setdefault(block.place.slot_bytes, OrderedDict())

@@ -8,16 +8,17 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
 
 from octavo.errors import ConfigError
-from octavo.tiers.adoption import open_index
+from octavo.tiers.adoption import nothing_collected, open_index
 from octavo.tiers.base import BlockContent, BlockKey
 from octavo.tiers.contents import Contents, Place, StoredBlock
 from octavo.tiers.holding import announce, hold, release
 from octavo.tiers.index import INDEX_BYTES, ROW_BYTES
 from octavo.tiers.record import check, header_bytes
+from octavo.tiers.slab_use import Slab, last_used
 from octavo.tiers.slabs import Slabs, slot_sizes
 
 _LOG = logging.getLogger("octavo.tiers")
@@ -25,13 +26,6 @@ _INDEX = "index.sqlite"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _RETRY_SECONDS = 60.0
 """After the disk was found full before the limit was reached, until it is tried again."""
-
-
-class Slab(NamedTuple):
-    """A file of slots, by its number among those of its size."""
-
-    slot_bytes: int
-    number: int
 
 
 class TierFolder:
@@ -78,15 +72,23 @@ class TierFolder:
         """Of each size the slots that hold nothing and have no rows."""
         self._foreign_by_use: dict[int, list[tuple[float, Slab]]] = {}
         self._full_until = 0.0
+        self._slabs: dict[int, Slabs] = {}
+        self._is_closed = False
         self._lock_file = hold(folder)
-        try:
-            self._slabs = {size: Slabs(folder, size) for size in slot_sizes(folder)}
-            self._index, blocks = open_index(folder / _INDEX, self._slabs, clock(), self.blocks)
-            self._adopt(blocks)
-            self._shrink_to_limit()
-        except OSError as error:
-            release(self._lock_file)
-            raise ConfigError(f"{str(folder)!r} cannot be used as a disk tier: {error}") from error
+        with ExitStack() as held:
+            held.callback(release, self._lock_file)
+            try:
+                for size in slot_sizes(folder):
+                    self._slabs[size] = Slabs(folder, size)
+                    held.callback(self._slabs[size].close)
+                with nothing_collected():
+                    self._index, blocks = open_index(folder / _INDEX, self._slabs, clock())
+                    held.callback(self._index.close)
+                    self._adopt(blocks)
+                self._shrink_to_limit()
+            except OSError as error:
+                raise ConfigError(f"{str(folder)!r} cannot be used as a disk tier: {error}") from error
+            self._held = held.pop_all()
         self.seconds_to_adopt = time.perf_counter() - began
 
     # What is there -----------------------------------------------------------------------------------
@@ -119,8 +121,7 @@ class TierFolder:
     @property
     def num_bytes(self) -> int:
         """Of all files, the index taken as large as it can get."""
-        slots = sum(slabs.num_slots for slabs in self._slabs.values())
-        return INDEX_BYTES + slots * ROW_BYTES + sum(slabs.num_bytes for slabs in self._slabs.values())
+        return INDEX_BYTES + sum(each.num_slots * ROW_BYTES + each.num_bytes for each in list(self._slabs.values()))
 
     def touch(self, keys: Iterable[BlockKey]) -> list[BlockKey]:
         """These are used now. Returns those that are not there."""
@@ -176,21 +177,17 @@ class TierFolder:
         of blocks that were not used for longest. The index says nothing of them when this returns.
 
         Raises:
-            OSError: no file can be made, or the index cannot be changed. Nothing was taken.
+            OSError: no file can be made, or the index cannot be changed. Nothing was taken, and nothing went.
         """
         places: list[Place] = []
         with self._filing:
-            evicted: list[Place] = []
             try:
                 while len(places) < count and (place := self._take_free_place(size)) is not None:
                     places.append(place)
-                evicted = self._evict(size, count - len(places))
-                self._index.remove(evicted)
-            except OSError:
+                return places + self._evict(size, count - len(places))
+            except BaseException:
                 self._free_places(places)
-                self.give_back(evicted)
                 raise
-        return places + evicted
 
     def give_back(self, places: Iterable[Place]) -> None:
         """What is in these slots was not committed, or is not known to be: they are free once they have no rows."""
@@ -233,17 +230,22 @@ class TierFolder:
         Raises:
             OSError: the index cannot be changed; it is tried again the next time.
         """
-        with self._mutex:
-            if self._ttl is not None:
-                unused = self._contents.unused_since(self._clock() - self._ttl)
-                for stale in unused:
-                    self._forget(stale)
-                self.num_expired += len(unused)
-            touched = [block for key in self._touched if (block := self._contents.get(key)) is not None]
-            self._touched.clear()
-        with self._filing:
-            self._free_gone()
-        self._index.update(touched)
+        with self._filing:  # to the end: what a pin writes meanwhile would be undone
+            with self._mutex:
+                if self._ttl is not None:
+                    unused = self._contents.unused_since(self._clock() - self._ttl)
+                    for stale in unused:
+                        self._forget(stale)
+                    self.num_expired += len(unused)
+                touched = [block for key in self._touched if (block := self._contents.get(key)) is not None]
+                self._touched.clear()
+            try:
+                self._free_gone()
+                self._index.update(touched)
+            except OSError:
+                with self._mutex:
+                    self._touched.update(block.key for block in touched)
+                raise
 
     # Management --------------------------------------------------------------------------------------
 
@@ -253,12 +255,13 @@ class TierFolder:
         Raises:
             OSError: the index cannot be changed.
         """
-        with self._mutex:
-            found = [block for key in keys if (block := self._contents.get(key)) is not None]
-            for block in found:
-                self._contents.set_pinned(block.key, pinned)
-        self._foreign_by_use.clear()
-        self._index.update(found)
+        with self._filing:  # as nothing goes meanwhile
+            with self._mutex:
+                found = [block for key in keys if (block := self._contents.get(key)) is not None]
+                for block in found:
+                    self._contents.set_pinned(block.key, pinned)
+            self._foreign_by_use.clear()
+            self._index.update(found)
         return len(found)
 
     def clear(self, chosen: Callable[[StoredBlock], bool] = lambda _: True) -> int:
@@ -267,8 +270,9 @@ class TierFolder:
         Raises:
             OSError: not all could be; what is left of them is not found any more, but may be in the files.
         """
+        meant = [block for block in self.blocks() if chosen(block)]
         with self._mutex:
-            blocks = [block for block in self._contents if chosen(block)]
+            blocks = [block for block in meant if self._contents.get(block.key) is block]
             for block in blocks:
                 self._forget(block)
         with self._filing:
@@ -282,15 +286,16 @@ class TierFolder:
         return len(blocks)
 
     def close(self) -> None:
-        """Write down what there is to write down, and let others have the folder."""
-        try:
-            self.tidy()
-        except OSError as error:
-            _LOG.warning("the index in %s cannot be changed: %s", self.path, error)
-        for slabs in self._slabs.values():
-            slabs.close()
-        self._index.close()
-        release(self._lock_file)
+        """Write down what there is to write down, and let others have the folder. Twice is harmless."""
+        with self._filing:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            with self._held:
+                try:
+                    self.tidy()
+                except OSError as error:
+                    _LOG.warning("the index in %s cannot be changed: %s", self.path, error)
 
     # Private verbs -----------------------------------------------------------------------------------
 
@@ -312,13 +317,14 @@ class TierFolder:
         """A slot that holds nothing: one that was given back, or a new one, for which foreign slabs may have to go."""
         if size not in self._slabs:
             self._slabs[size] = Slabs(self.path, size)
-            self._free[size] = set()
+            self._held.callback(self._slabs[size].close)
+            self._free[size] = set(self._slabs[size].slots())
         if self._free[size]:
             return Place(size, self._free[size].pop())
         while self.num_bytes + size + ROW_BYTES > self.limit:
             with self._mutex:
-                own = self._contents.least_recent(size)
-            if not self._remove_foreign_slab(size, used_before=None if own is None else own.used):
+                own = self._contents.least_recent(size, 1)
+            if not self._remove_foreign_slab(size, used_before=own[0].used if own else None):
                 return None
         if self._clock() < self._full_until:
             return None
@@ -333,19 +339,25 @@ class TierFolder:
         return None
 
     def _evict(self, size: int, count: int) -> list[Place]:
-        """The slots of the blocks of this size that were not used for longest; the blocks are gone, their rows not."""
-        places: list[Place] = []
+        """The slots of the blocks of this size that were not used for longest; the blocks are gone, and their rows.
+
+        The rows go first: where the index cannot be changed, no block goes. Raises OSError: it cannot.
+        """
         with self._mutex:
-            while len(places) < count and (block := self._contents.least_recent(size)) is not None:
+            chosen = self._contents.least_recent(size, count)
+        self._index.remove([block.place for block in chosen])
+        with self._mutex:  # what another thread dropped meanwhile is in ``_gone``, or erased
+            evicted = [block for block in chosen if self._contents.get(block.key) is block]
+            for block in evicted:
                 self._contents.remove(block.key)
-                places.append(block.place)
-            self.num_evicted += len(places)
-        return places
+            self.num_evicted += len(evicted)
+        return [block.place for block in evicted]
 
     def _remove_foreign_slab(self, size: int, used_before: float | None) -> bool:
         """Delete the slab of another size that was not used for longest, if that is longer ago than ``used_before``."""
         if size not in self._foreign_by_use:
-            by_use = [(used, slab) for slab, used in self._last_used().items() if slab.slot_bytes != size]
+            found = last_used(self._slabs, self.blocks())
+            by_use = [(used, slab) for slab, used in found.items() if slab.slot_bytes != size]
             self._foreign_by_use[size] = sorted(by_use, reverse=True)
         by_use = self._foreign_by_use[size]
         if not by_use or (used_before is not None and by_use[-1][0] >= used_before):
@@ -353,55 +365,52 @@ class TierFolder:
         self._remove_slab(by_use.pop()[1])
         return True
 
-    def _last_used(self, *, with_pinned: bool = False) -> dict[Slab, float]:
-        """When something in each slab was used last. Those with what is pinned are left out if not asked for."""
-        pinned: set[Slab] = set()
-        last_used = {
-            Slab(size, slabs.slab_of(slot)): 0.0 for size, slabs in self._slabs.items() for slot in slabs.slots()
-        }
-        for block in self.blocks():
-            size, slot = block.place
-            slab = Slab(size, self._slabs[size].slab_of(slot))
-            last_used[slab] = max(last_used.get(slab, 0.0), block.used)
-            if block.pinned:
-                pinned.add(slab)
-        return {slab: used for slab, used in last_used.items() if with_pinned or slab not in pinned}
-
     def _remove_slab(self, slab: Slab) -> None:
+        """Raises OSError: the index cannot be changed, and all is as it was; or the file cannot be deleted: it holds
+        nothing then.
+        """
         size, number = slab
         slabs = self._slabs[size]
+        places = {Place(size, slot) for slot in slabs.slots() if slabs.slab_of(slot) == number}
+        self._index.remove(places)
+        lost = [block for block in self.blocks() if block.place in places]
         with self._mutex:
-            lost = [block for block in self._contents.of_size(size) if slabs.slab_of(block.place.slot) == number]
+            lost = [block for block in lost if self._contents.get(block.key) is block]
             for block in lost:
                 self._contents.remove(block.key)
-            self._gone = {p for p in self._gone if p.slot_bytes != size or slabs.slab_of(p.slot) != number}
+            self._gone -= places
             self.num_evicted += len(lost)
-        self._index.remove([Place(size, slot) for slot in slabs.slots() if slabs.slab_of(slot) == number])
+        slots = {slot for _, slot in places}
+        self._free[size] |= slots
         slabs.remove_slab(number)
-        self._free[size] = {slot for slot in self._free[size] if slabs.slab_of(slot) != number}
+        self._free[size] -= slots
 
     # Beginning ---------------------------------------------------------------------------------------
 
-    def _adopt(self, blocks: Iterable[StoredBlock]) -> None:
+    def _adopt(self, blocks: Sequence[StoredBlock]) -> None:
         """Find what the index says there is, where its slot is there and no other block's."""
-        useless: list[Place] = []
+        now, useless = self._clock(), []
+        self._free = {size: set(slabs.slots()) for size, slabs in self._slabs.items()}
+        none: set[int] = set()
         for block in blocks:
-            size, slot = block.place
-            is_there = size in self._slabs and slot in self._slabs[size]
-            self.num_damaged += not is_there
-            if is_there and block.key not in self._contents:
-                self._contents.add(block)
-            else:
+            free, slot = self._free.get(block.place.slot_bytes, none), block.place.slot
+            if slot not in free:
+                self.num_damaged += 1
                 useless.append(block.place)
+            elif block.key in self._contents:
+                useless.append(block.place)
+            else:
+                block.used = min(block.used, now)  # by a clock that was wrong it would never expire
+                self._contents.add(block)
+                free.remove(slot)
+        self._index.trust(self.blocks)
         if self.num_damaged:
             _LOG.warning("%s has lost files, or ends of them, with %d blocks", self.path, self.num_damaged)
         self._index.remove(useless)
-        taken = {block.place for block in self._contents}
-        for size, slabs in self._slabs.items():
-            self._free[size] = {slot for slot in slabs.slots() if Place(size, slot) not in taken}
 
     def _shrink_to_limit(self) -> None:
         """Delete slabs until the limit is kept, that first which was not used for longest; pinned ones last."""
         while self.num_bytes > self.limit:
-            last_used = self._last_used() or self._last_used(with_pinned=True)
-            self._remove_slab(min(last_used, key=last_used.__getitem__))
+            found = last_used(self._slabs, self.blocks())
+            found = found or last_used(self._slabs, self.blocks(), with_pinned=True)
+            self._remove_slab(min(found, key=found.__getitem__))

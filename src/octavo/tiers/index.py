@@ -20,14 +20,15 @@ from octavo.tiers.contents import Place, StoredBlock
 INDEX_BYTES = 2 * 2**20
 ROW_BYTES = 512
 """What the index takes of the disk at most: at least this, and so much for each slot."""
-_VERSION = 1
+_VERSION = 2
 _SCHEMA = """
 CREATE TABLE origins (
     id INTEGER PRIMARY KEY,
-    root BLOB NOT NULL UNIQUE,
+    root BLOB NOT NULL,
     model BLOB NOT NULL,
     tenant BLOB NOT NULL,
-    label TEXT NOT NULL
+    label TEXT NOT NULL,
+    UNIQUE (root, model, tenant, label)
 );
 CREATE TABLE slots (
     slot_bytes INTEGER NOT NULL,
@@ -42,6 +43,7 @@ CREATE TABLE slots (
     PRIMARY KEY (slot_bytes, slot)
 ) WITHOUT ROWID;
 """
+_INSERT = "INSERT OR REPLACE INTO slots VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _WRONG_ROW = """
 SELECT 1 FROM slots WHERE
     typeof(slot_bytes) != 'integer' OR typeof(slot) != 'integer' OR slot < 0
@@ -80,7 +82,8 @@ class SlotIndex:
     """The index in ``path``, made if it is not there. This process has it alone. Any thread may use it.
 
     Args:
-        known: what it is to say now, as far as it was read or added; asked for if it turns out to be damaged.
+        known: what there is in slots, as far as it is known: what an index says that is new, or is made anew because a
+            change finds it damaged.
 
     Raises:
         IndexDamagedError: it cannot be read as one.
@@ -92,9 +95,12 @@ class SlotIndex:
         self._known = known
         self._lock = threading.RLock()
         self._is_closed = False
-        self.is_new = False
-        """There was none, or an empty file."""
         self._open()
+
+    def trust(self, known: Callable[[], Iterable[StoredBlock]]) -> None:
+        """From now on, ``known`` is what it is to say."""
+        with self._lock:
+            self._known = known
 
     def _open(self) -> None:
         if not self._path.exists():
@@ -105,10 +111,15 @@ class SlotIndex:
         try:
             self._prepare()
             self._db.execute("DELETE FROM origins WHERE id NOT IN (SELECT origin FROM slots)")
-            self._origins: dict[bytes, int] = dict(self._db.execute("SELECT root, id FROM origins"))
+            self._origins = self._read_origins()
+            if self._version() == 0:
+                self._fill()
         except (*_DAMAGE, IndexDamagedError) as error:
             self._db.close()
             raise _as_what_it_is(error) from error
+        except BaseException:
+            self._db.close()
+            raise
 
     def _prepare(self) -> None:
         # Exclusive, the shared memory of the write-ahead log is this process's own: no mapped file.
@@ -120,13 +131,24 @@ class SlotIndex:
             "journal_size_limit = 524288",
         ):
             self._db.execute(f"PRAGMA {pragma}").fetchall()
-        [(version,)] = self._db.execute("PRAGMA user_version")
+        version = self._version()
         if version == 0 and not self._db.execute("SELECT name FROM sqlite_schema").fetchall():
-            self.is_new = True
             self._db.executescript(_SCHEMA)
-            self._db.execute(f"PRAGMA user_version = {_VERSION}")
         elif version != _VERSION:
-            raise IndexDamagedError(f"it is of version {version}; this is {_VERSION}")
+            raise IndexDamagedError(f"it is of version {version}, or was never filled; this is {_VERSION}")
+
+    def _fill(self) -> None:
+        """It has its version last: one that a process died over is made anew."""
+        self._execute(_INSERT, self._rows_of(list(self._known())))
+        self._db.execute(f"PRAGMA user_version = {_VERSION}")
+
+    def _version(self) -> int:
+        [(version,)] = self._db.execute("PRAGMA user_version")
+        return int(version)
+
+    def _read_origins(self) -> dict[Origin, int]:
+        found = self._db.execute("SELECT root, model, tenant, label, id FROM origins")
+        return {Origin(*of): number for *of, number in found}
 
     def read(self) -> list[StoredBlock]:
         """What it says is there, that first which was not used for longest.
@@ -143,8 +165,7 @@ class SlotIndex:
             with self._lock:
                 if self._db.execute(_WRONG_ROW).fetchone():
                     raise IndexDamagedError("some of its rows are no rows of ours")
-                found = self._db.execute("SELECT id, root, model, tenant, label FROM origins")
-                origins = {row[0]: Origin(*row[1:]) for row in found}
+                origins = {number: origin for origin, number in self._read_origins().items()}
                 return [
                     StoredBlock(
                         BlockKey(block_hash, group),
@@ -176,29 +197,13 @@ class SlotIndex:
 
     def add(self, blocks: Iterable[StoredBlock]) -> None:
         """``blocks`` are on the disk. Raises as :meth:`remove`."""
-        blocks = list(blocks)
-        new = {block.origin.root: block.origin for block in blocks}
-
-        def rows() -> list[Any]:
-            origins = self._ids_of(new.values())
-            return [
-                (
-                    *block.place,
-                    *block.key,
-                    origins[block.origin.root],
-                    block.parent_hash,
-                    block.num_tokens,
-                    block.used,
-                    block.pinned,
-                )
-                for block in blocks
-            ]
-
-        self._change("INSERT OR REPLACE INTO slots VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        stored = list(blocks)
+        self._change(_INSERT, lambda: self._rows_of(stored))
 
     def update(self, blocks: Iterable[StoredBlock]) -> None:
         """Write down when blocks were used last, and whether they are pinned. Raises as :meth:`remove`."""
-        rows = [(block.used, block.pinned, *block.place, block.key.block_hash) for block in blocks]
+        in_order = sorted(blocks, key=lambda block: block.place)  # so that each of its pages is written once
+        rows = [(block.used, block.pinned, *block.place, block.key.block_hash) for block in in_order]
         self._change(
             "UPDATE slots SET used = ?, pinned = ? WHERE slot_bytes = ? AND slot = ? AND block_hash = ?", lambda: rows
         )
@@ -208,14 +213,29 @@ class SlotIndex:
             self._is_closed = True
             self._db.close()
 
-    def _ids_of(self, origins: Iterable[Origin]) -> dict[bytes, int]:
-        new = [each for each in origins if each.root not in self._origins]
+    def _rows_of(self, blocks: list[StoredBlock]) -> list[Any]:
+        origins = self._ids_of({block.origin for block in blocks})
+        return [
+            (
+                *block.place,
+                *block.key,
+                origins[block.origin],
+                block.parent_hash,
+                block.num_tokens,
+                block.used,
+                block.pinned,
+            )
+            for block in blocks
+        ]
+
+    def _ids_of(self, origins: Iterable[Origin]) -> dict[Origin, int]:
+        new = [each for each in origins if each not in self._origins]
         if new:
             self._execute(
                 "INSERT INTO origins (root, model, tenant, label) VALUES (?, ?, ?, ?)",
                 [(each.root, each.model, each.tenant, each.label) for each in new],
             )
-            self._origins = dict(self._db.execute("SELECT root, id FROM origins"))
+            self._origins = self._read_origins()
         return self._origins
 
     def _change(self, statement: str, rows: Callable[[], list[Any]]) -> None:
@@ -237,7 +257,6 @@ class SlotIndex:
         self._db.close()
         remove_index(self._path)
         self._open()
-        self.add(self._known())
 
     def _execute(self, statement: str, rows: list[Any]) -> None:
         """In one transaction."""
