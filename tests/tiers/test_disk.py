@@ -343,6 +343,32 @@ def test_a_full_disk_is_no_damage_and_the_slots_there_are_go_on_serving(tmp_path
     assert "is full before its limit of" in done.stderr
 
 
+SHORT_FILES = """
+    import resource, sys
+    from pathlib import Path
+    from tier_blocks import block, load, open_tier, store
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**19, 2**19))
+    tier = open_tier(Path(sys.argv[1]) / "kv")
+    blocks = [block(n) for n in range(160)]
+    for start in range(0, 160, 10):
+        store(tier, *blocks[start:start + 10])
+    hits = [r.name for r in load(tier, blocks)].count("HIT")
+    stats = tier.stats()
+    print(hits, stats.num_stored, stats.num_evicted, stats.num_failed, stats.num_damaged)
+    tier.close()
+"""
+
+
+def test_where_files_may_not_grow_the_slots_there_are_go_on_serving(tmp_path):
+    """No privilege is needed for this one: no file may have more than 512 KiB."""
+    command = [sys.executable, "-c", textwrap.dedent(SHORT_FILES), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=SUPPORT)
+    assert done.returncode == 0, done.stderr
+    hits, num_stored, num_evicted, num_failed, num_damaged = map(int, done.stdout.split())
+    assert (hits, num_stored, num_failed, num_damaged) == (2**19 // SLOT, 160, 0, 0)
+    assert num_evicted == 160 - hits
+
+
 UNPRIVILEGED = """
     import os, sys
     from pathlib import Path

@@ -228,3 +228,13 @@ def test_what_could_not_be_made_durable_is_tried_again(small, tmp_path, monkeypa
     slabs.sync()
     slabs.sync()
     assert len(tried) == 2
+
+
+def test_a_file_that_is_gone_is_nothing_to_wait_for(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_MAX_OPEN", 0)
+    slabs = Slabs(tmp_path, SIZE)
+    write(slabs, slabs.grow(), 1)
+    (tmp_path / f"{SIZE}-0.slab").unlink()
+    slabs.sync()
+    with pytest.raises(RecordError, match="gone"):
+        read(slabs, 0)

@@ -23,7 +23,8 @@ from octavo.tiers.slabs import Slabs, slot_sizes
 
 _LOG = logging.getLogger("octavo.tiers")
 _INDEX = "index.sqlite"
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""No room on the disk, for this user, or in this file: what is there goes on being used."""
 _RETRY_SECONDS = 60.0
 """After the disk was found full before the limit was reached, until it is tried again."""
 

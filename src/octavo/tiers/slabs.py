@@ -181,7 +181,7 @@ class Slabs:
                 try:
                     self._sync(number)
                 except FileNotFoundError:
-                    raise  # what was written is gone with it, and nothing to wait for
+                    continue  # what was written is gone with it, and found out when it is read
                 except OSError:
                     self._dirty.add(number)
                     raise
